@@ -1,0 +1,162 @@
+"""One compile from start to verdict, the same in the daemon and in the client's fallback. Blocking.
+
+prepare a private directory → run the plan → validate → find out what was read. Nothing here stores,
+counts or answers: the caller does, with what :class:`Built` says.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import __version__
+from .compiler import Cancel, Limits, Ran, ToolFailedError, Workspace, run
+from .contents import observe
+from .errors import BadRequestError
+from .includes import scan
+from .model import Dependency, Discovery, Identity, Prepared, Provenance
+from .outcome import Reason
+from .signature import moment
+from .toolchain import CheckedOutputs, Toolchain, validate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .contents import Contents
+    from .model import Log, Step
+
+_EPOCH = "SOURCE_DATE_EPOCH"
+
+
+class Built(NamedTuple):
+    """A good result and whether it may become an entry."""
+
+    checked: CheckedOutputs
+    ran: Ran
+    dependencies: tuple[Dependency, ...]
+    provenance: Provenance
+    bound_to_source_dir: bool
+    """True if an output or the log names the source's directory."""
+    bypass: Reason
+    """Why this is an answer and not an entry; ``NONE`` if it may be one."""
+    detail: str
+
+
+class Failed(NamedTuple):
+    """The tool's own no, and whether it would say the same again."""
+
+    error: ToolFailedError
+    dependencies: tuple[Dependency, ...]
+    repeatable: bool
+
+
+def build(
+    toolchain: Toolchain,
+    prepared: Prepared,
+    identity: Identity,
+    data: Mapping[str, bytes],
+    contents: Contents,
+    scratch: str,
+    limits: Limits,
+    cancel: Cancel | None = None,
+) -> Built | Failed:
+    """Compile. ``data`` holds the bytes of every input; ``scratch`` is where private directories go.
+
+    Raises the errors of :func:`ptocache.compiler.run` except a tool's own non-zero exit, which is a
+    :class:`Failed`, and :class:`~ptocache.errors.OutputRejectedError` from the validation.
+    """
+    prepared = toolchain.judge_inputs(prepared, {name: scan(text) for name, text in data.items()})
+    job = prepared.job
+    with Workspace(scratch) as workspace:
+        for item in job.inputs:
+            workspace.materialise(item.name, data[item.name], _input_time(dict(job.env)))
+        steps = toolchain.plan(prepared, identity.installation, workspace.work)
+        started_ns = moment()
+        try:
+            ran = run(
+                steps, toolchain.collect(prepared), workspace, dict(job.env), limits, cancel
+            )
+        except ToolFailedError as error:
+            found = _discover(
+                toolchain, prepared, identity, error.depfiles, contents, workspace.work
+            )
+            observed = observe(
+                contents, found.present, found.absent, job.source_dir, started_ns
+            )
+            repeatable = error.complete and not (found.bypass or prepared.bypass or observed.moved)
+            return Failed(error, observed.dependencies, repeatable)
+        checked = validate(toolchain, prepared, ran.outputs)
+        found = _discover(toolchain, prepared, identity, ran.depfiles, contents, workspace.work)
+        observed = observe(contents, found.present, found.absent, job.source_dir, started_ns)
+        bypass, detail = _verdict(prepared, found, ran, observed.moved, workspace.root)
+        return Built(
+            checked=checked,
+            ran=ran,
+            dependencies=observed.dependencies,
+            provenance=_provenance(steps, identity, ran, workspace.work),
+            bound_to_source_dir=bool(job.source_dir) and _names(ran, job.source_dir),
+            bypass=bypass,
+            detail=detail,
+        )
+
+
+def _discover(
+    toolchain: Toolchain,
+    prepared: Prepared,
+    identity: Identity,
+    depfiles: Mapping[str, str],
+    contents: Contents,
+    workdir: str,
+) -> Discovery:
+    return toolchain.discover(prepared, identity.installation, depfiles, contents, workdir)
+
+
+def _verdict(
+    prepared: Prepared, found: Discovery, ran: Ran, moved: str, private: str
+) -> tuple[Reason, str]:
+    """Why the result must not be stored, the most lasting reason first."""
+    if prepared.bypass:
+        return prepared.bypass, prepared.detail
+    if found.bypass:
+        return found.bypass, found.detail
+    if ran.missing_depfiles:
+        return Reason.NO_DEPENDENCIES, "a step wrote no dependency file"
+    if _names(ran, private):
+        return Reason.PATH_LEAK, f"an output or the log names the private directory {private}"
+    if moved:
+        return Reason.INPUT_CHANGED, f"{moved} changed while the compile ran"
+    return Reason.NONE, ""
+
+
+def _names(ran: Ran, directory: str) -> bool:
+    needle = os.fsencode(directory)
+    texts = (ran.log.stdout, ran.log.stderr, *(bytes(item.data) for item in ran.outputs))
+    return any(needle in text for text in texts)
+
+
+def _provenance(
+    steps: tuple[Step, ...], identity: Identity, ran: Ran, workdir: str
+) -> Provenance:
+    return Provenance(
+        commands=tuple(
+            tuple(word.replace(workdir, "<private>") for word in step.argv) for step in steps
+        ),
+        components=identity.components,
+        banner=identity.installation.banner,
+        aslr_off=ran.aslr_off,
+        ptocache=__version__,
+    )
+
+
+def _input_time(env: Mapping[str, str]) -> int:
+    try:
+        return max(0, int(env.get(_EPOCH, "0") or "0"))
+    except ValueError as error:
+        raise BadRequestError(
+            f"{_EPOCH}={env[_EPOCH]!r} is not a number of seconds", hint="unset it or correct it"
+        ) from error
+
+
+def failure_log(failed: Failed) -> Log:
+    """What the tool printed before it said no."""
+    return failed.error.log

@@ -1,0 +1,207 @@
+"""What files hold, remembered by stat signature: digests, scans, and whether dependencies still hold."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from collections import OrderedDict
+from typing import NamedTuple, Protocol
+
+from .includes import EMPTY_SCAN, scan
+from .model import ABSOLUTE_BASE, SOURCE_BASE, Dependency
+from .signature import Signature, of_descriptor, settled, signature_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .toolchain import Scan
+
+PERSIST_BYTES = 256 << 10
+"""Digests of files from this size on are kept across restarts; below it, reading is as cheap."""
+SCAN_LIMIT_BYTES = 32 << 20
+_MEMO_LIMIT = 200_000
+_CHUNK = 1 << 20
+
+
+class DigestRecords(Protocol):
+    """Where digests of large files outlive the daemon."""
+
+    def load_file_digest(self, path: str, signature: Signature) -> str:
+        """SHA-256 hex of the file with exactly this signature; empty if unknown."""
+
+    def save_file_digest(self, path: str, signature: Signature, sha256: str) -> None:
+        """Remember one."""
+
+
+class Contents:
+    """Digests and scans of files. Thread-safe: every memo is replaced whole."""
+
+    def __init__(self, records: DigestRecords | None = None) -> None:
+        self._records = records
+        self._digests: OrderedDict[str, tuple[Signature, str]] = OrderedDict()
+        self._scans: dict[str, Scan] = {}
+        self.files_read = 0
+        """Files read so far: a hit reads none."""
+
+    def sha256(self, path: str) -> str:
+        """SHA-256 hex of the regular file at ``path``; empty if there is none."""
+        signature = signature_of(path)
+        known = self._digests.get(path)
+        if known is not None and known[0] == signature:
+            return known[1]
+        if signature is None:
+            return ""
+        if self._records is not None and signature.size >= PERSIST_BYTES:
+            remembered = self._records.load_file_digest(path, signature)
+            if remembered:
+                self._remember(path, signature, remembered)
+                return remembered
+        return self._read(path)
+
+    def scan(self, path: str) -> Scan:
+        """The scan of the file at ``path``; an empty one if it cannot be read."""
+        digest = self.sha256(path)
+        found = self._scans.get(digest)
+        if found is None:
+            try:
+                with open(path, "rb") as file:
+                    found = scan(file.read(SCAN_LIMIT_BYTES))
+            except OSError:
+                return EMPTY_SCAN
+            if len(self._scans) >= _MEMO_LIMIT:
+                self._scans.clear()
+            self._scans[digest] = found
+        return found
+
+    def exists(self, path: str) -> bool:
+        """True if a compiler that looks for a file at ``path`` would find one."""
+        try:
+            return not stat.S_ISDIR(os.stat(path).st_mode)
+        except (OSError, ValueError):
+            return False
+
+    def known_signature(self, path: str) -> Signature | None:
+        """The signature under which this file's digest is remembered."""
+        known = self._digests.get(path)
+        return known[0] if known else None
+
+    def _read(self, path: str) -> str:
+        for _ in range(3):
+            now_ns = time.time_ns()
+            try:
+                with open(path, "rb") as file:
+                    before = of_descriptor(file.fileno())
+                    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                        return ""
+                    digest = hashlib.sha256()
+                    while chunk := file.read(_CHUNK):
+                        digest.update(chunk)
+                    after = of_descriptor(file.fileno())
+            except (OSError, ValueError):
+                return ""
+            self.files_read += 1
+            if before == after:
+                break
+        found = digest.hexdigest()
+        if before == after and settled(before, now_ns):
+            self._remember(path, before, found)
+            if self._records is not None and before.size >= PERSIST_BYTES:
+                self._records.save_file_digest(path, before, found)
+        return found
+
+    def _remember(self, path: str, signature: Signature, sha256: str) -> None:
+        self._digests[path] = (signature, sha256)
+        while len(self._digests) > _MEMO_LIMIT:
+            self._digests.popitem(last=False)
+
+
+class Conditions:
+    """The dependencies of one entry, in the form in which they are checked on every hit.
+
+    Absent places are checked by directory: a directory whose signature did not move since its places
+    were all empty needs one ``stat``, however many they are.
+    """
+
+    __slots__ = ("_absent", "_absent_here", "_present", "_present_here", "_quiet")
+
+    def __init__(self, dependencies: Iterable[Dependency]) -> None:
+        self._present: list[tuple[str, str]] = []
+        self._present_here: list[tuple[str, str]] = []
+        self._absent: dict[str, list[str]] = {}
+        self._absent_here: list[str] = []
+        self._quiet: dict[str, Signature] = {}
+        for item in dependencies:
+            here = item.base == SOURCE_BASE
+            if item.sha256:
+                (self._present_here if here else self._present).append((item.path, item.sha256))
+            elif here:
+                self._absent_here.append(item.path)
+            else:
+                self._absent.setdefault(os.path.dirname(item.path), []).append(item.path)
+
+    def hold(self, contents: Contents, source_dir: str) -> bool:
+        """True if every dependency is as it was."""
+        sha256 = contents.sha256
+        for path, digest in self._present:
+            if sha256(path) != digest:
+                return False
+        for path, digest in self._present_here:
+            if sha256(os.path.join(source_dir, path)) != digest:
+                return False
+        for path in self._absent_here:
+            if contents.exists(os.path.join(source_dir, path)):
+                return False
+        return all(self._empty(contents, directory) for directory in self._absent)
+
+    def _empty(self, contents: Contents, directory: str) -> bool:
+        signature = signature_of(directory)
+        if signature is None or self._quiet.get(directory) == signature:
+            return True
+        now_ns = time.time_ns()
+        if any(contents.exists(path) for path in self._absent[directory]):
+            return False
+        if settled(signature, now_ns):
+            self._quiet[directory] = signature
+        return True
+
+
+class Observed(NamedTuple):
+    """Discovered inputs turned into dependencies."""
+
+    dependencies: tuple[Dependency, ...]
+    moved: str
+    """Path of an input that changed after the given moment; empty if none did."""
+
+
+def observe(
+    contents: Contents,
+    present: Iterable[tuple[str, str]],
+    absent: Iterable[tuple[str, str]],
+    source_dir: str,
+    since_ns: int,
+) -> Observed:
+    """Digest what a compile opened, and notice what changed since ``since_ns`` (see ``moment``)."""
+    found: list[Dependency] = []
+    moved = ""
+    for base, path in present:
+        full = place(base, path, source_dir)
+        before = contents.known_signature(full)
+        digest = contents.sha256(full)
+        after = signature_of(full)
+        if not digest or after is None or (after.ctime_ns > since_ns and after != before):
+            moved = moved or full
+        found.append(Dependency(base, path, digest))
+    for base, path in absent:
+        full = place(base, path, source_dir)
+        if contents.exists(full):
+            moved = moved or full
+        found.append(Dependency(base, path, ""))
+    return Observed(tuple(found), moved)
+
+
+def place(base: str, path: str, source_dir: str) -> str:
+    """The full path of a dependency."""
+    return path if base == ABSOLUTE_BASE else os.path.join(source_dir, path)

@@ -1,0 +1,83 @@
+"""Compiles in the caller's own process when no daemon can: the same plugin, the same rules, no cache."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import TYPE_CHECKING
+
+from .build import Failed, build
+from .compiler import Limits, probe
+from .contents import Contents
+from .errors import PtocacheError
+from .identity import Identities, Options, variables_of
+from .model import Answer
+from .outcome import Outcome, Reason
+from .service import artifact_of, reason_of
+from .toolchain import Registry, select
+
+if TYPE_CHECKING:
+    from .config import Settings
+    from .wire import Request
+
+_contents = Contents()
+_registry: Registry | None = None
+_identities: dict[Options, Identities] = {}
+
+
+def compile_alone(request: Request, data: dict[str, bytes], settings: Settings) -> Answer:
+    """The answer of a compile that nothing stores; a failure is an answer too."""
+    try:
+        return _compile(request, data, settings)
+    except PtocacheError as error:
+        return Answer(
+            outcome=Outcome.FAILURE,
+            key="",
+            reason=reason_of(error),
+            detail=error.message,
+            error=error.to_wire(),
+        )
+
+
+def _compile(request: Request, data: dict[str, bytes], settings: Settings) -> Answer:
+    global _registry
+    _registry = _registry or Registry.discover()
+    options = Options(settings["identity.relocatable"], settings["identity.trust_scripts"])
+    identities = _identities.setdefault(options, Identities(_contents, probe, None, options))
+    toolchain = _registry.get(request.job.toolchain)
+    env = dict(request.job.env)
+    identity = identities.resolve(
+        toolchain, toolchain.flavour(request.job), variables_of(toolchain, env)
+    )
+    job = request.job._replace(env=select(toolchain.ENV, env))
+    prepared = toolchain.prepare(job, identity.installation)
+    limits = Limits(settings["compile.step_timeout"], settings["compile.log_limit"])
+    built = build(toolchain, prepared, identity, data, _contents, _scratch(), limits)
+    if isinstance(built, Failed):
+        return Answer(
+            outcome=Outcome.FAILURE,
+            key="",
+            reason=Reason.COMPILE_FAILED,
+            detail=built.error.message,
+            log=built.error.log,
+            exit_code=built.error.exit_code,
+            identity=identity.digest,
+            error=built.error.to_wire(),
+        )
+    return Answer(
+        outcome=Outcome.BYPASS,
+        key="",
+        reason=Reason.NO_DAEMON,
+        detail="no daemon could be reached",
+        artifacts=tuple(artifact_of(item) for item in built.checked.outputs),
+        log=built.ran.log,
+        compile_ms=built.ran.compile_ms,
+        identity=identity.digest,
+    )
+
+
+def _scratch() -> str:
+    for directory in (tempfile.gettempdir(), "/var/tmp", "/dev/shm"):
+        if os.access(directory, os.W_OK | os.X_OK):
+            return directory
+    return tempfile.gettempdir()

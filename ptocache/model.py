@@ -1,0 +1,245 @@
+"""The values that travel between the parts: frozen, comparable, without behaviour.
+
+Named tuples instead of dataclasses, because the client imports this file in every fresh process of
+its user and ``dataclasses`` alone costs more than the rest of the client.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from .digest import Digest
+from .outcome import Outcome, Reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+SOURCE_BASE = "source"
+"""Base of a dependency that was found relative to the source's own directory."""
+ABSOLUTE_BASE = ""
+"""Base of a dependency with an absolute path."""
+
+
+class Input(NamedTuple):
+    """A named input: a relative POSIX path without ``..`` and the digest of its bytes."""
+
+    name: str
+    digest: Digest
+
+
+class Job(NamedTuple):
+    """What a caller wants compiled; everything but ``source_dir``, ``cwd`` and ``kernel`` counts."""
+
+    toolchain: str
+    arch: str
+    """Target, in the toolchain's own words; empty for the toolchain's default."""
+    options: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    """The declared variables only, in the order of their names."""
+    inputs: tuple[Input, ...]
+    outputs: tuple[str, ...]
+    """Names of the outputs wanted, out of those that the toolchain offers."""
+    symbols: tuple[str, ...] = ()
+    """Symbols that the artifact must define."""
+    source_dir: str = ""
+    """Canonical absolute directory from which quoted includes resolve; empty if there is none."""
+    cwd: str = ""
+    """Absolute directory from which relative paths in options resolve."""
+    kernel: str = ""
+    """A name for people (``stats``, ``invalidate --kernel``)."""
+
+
+class ToolFile(NamedTuple):
+    """A file that makes a toolchain what it is."""
+
+    role: str
+    path: str
+    """Absolute path, spelled as the tool is invoked (its name may decide what it does)."""
+    principal: bool
+    """True if its stat signature is confirmed on every request, not only by events and re-scans."""
+
+
+class Installation(NamedTuple):
+    """What a plugin found: the files of a toolchain and what it learned from asking them."""
+
+    banner: str
+    """The version text, for people; it is not what identifies the toolchain."""
+    files: tuple[ToolFile, ...]
+    absent: tuple[str, ...] = ()
+    """Paths whose appearance would change what was found (earlier places of the search)."""
+    directories: tuple[str, ...] = ()
+    """Directories whose content decides what the tool itself would find."""
+    facts: Mapping[str, Any] = {}
+    """What the tools said when asked; all of it is part of the identity. Text, lists and maps."""
+    local: Mapping[str, Any] = {}
+    """What the tools said of this machine (``-march=native``); a job that depends on it says so in
+    its key, so it is not part of the identity."""
+    uncertain: str = ""
+    """Why this toolchain cannot be identified for sure; empty when it can."""
+
+    def path(self, role: str) -> str:
+        """The path of the file with this role; empty if there is none."""
+        for file in self.files:
+            if file.role == role:
+                return file.path
+        return ""
+
+
+class Component(NamedTuple):
+    """One identified file of a toolchain."""
+
+    role: str
+    path: str
+    canonical: str
+    digest: Digest
+
+
+class Identity(NamedTuple):
+    """Which toolchain this is: a digest over names, places, contents and facts."""
+
+    digest: str
+    """SHA-256, lower-case hex."""
+    installation: Installation
+    components: tuple[Component, ...]
+    uncertain: str = ""
+    """Why nothing compiled with it may be stored; empty when it may."""
+
+
+class Prepared(NamedTuple):
+    """A job in the toolchain's own normal form: paths canonical, defaults explicit."""
+
+    job: Job
+    keyed: tuple[tuple[str, str], ...] = ()
+    """Further labelled facts that belong into the key."""
+    bypass: Reason = Reason.NONE
+    """Why the result must not be stored, if it must not."""
+    detail: str = ""
+    """The bypass in words: which option, which input."""
+
+
+class Step(NamedTuple):
+    """One run of a tool inside the private directory."""
+
+    name: str
+    argv: tuple[str, ...]
+    """``argv[0]`` is the absolute path under which the tool was found."""
+    creates: tuple[str, ...]
+    """Files that must exist afterwards, relative to the private directory."""
+    depfile: str = ""
+    """The dependency file that the step writes; empty if it opens nothing undeclared."""
+
+
+class Discovery(NamedTuple):
+    """What a compile really looked at, as (base, path) pairs."""
+
+    present: tuple[tuple[str, str], ...] = ()
+    """Files that were opened."""
+    absent: tuple[tuple[str, str], ...] = ()
+    """Places that come earlier in a search and held nothing."""
+    bypass: Reason = Reason.NONE
+    detail: str = ""
+
+
+class Dependency(NamedTuple):
+    """A discovered input with its content: the digest's hex, or empty for "there was no such file"."""
+
+    base: str
+    path: str
+    sha256: str
+
+
+class Output(NamedTuple):
+    """A file that a compile made, still in memory or mapped."""
+
+    name: str
+    data: bytes | memoryview
+    mode: int
+    """Permission bits."""
+
+
+class StoredOutput(NamedTuple):
+    """An output as an entry names it."""
+
+    name: str
+    digest: Digest
+    mode: int
+    checksum: bytes
+    """XXH3-128 of the bytes, 16 bytes big-endian."""
+
+
+class Log(NamedTuple):
+    """What the tools printed: exact bytes, bounded; a cut is noted at the end of the bytes."""
+
+    stdout: bytes = b""
+    stderr: bytes = b""
+
+
+class Provenance(NamedTuple):
+    """How an entry came to be; for people, never for keys."""
+
+    commands: tuple[tuple[str, ...], ...]
+    components: tuple[Component, ...]
+    banner: str
+    aslr_off: bool
+    """True if address-space randomisation was off for every step."""
+    ptocache: str
+    """The version that compiled it."""
+
+
+class Descriptor:
+    """An open file that is closed with its last holder, so that nobody closes it under another.
+
+    The file offset may be shared with other processes: map it or use ``os.pread``, never ``read``.
+    """
+
+    __slots__ = ("_close", "_fd")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        # Bound here: at interpreter exit the module may be gone before its last descriptor.
+        self._close = os.close
+
+    def fileno(self) -> int:
+        """The descriptor's number; raises :class:`ValueError` once closed."""
+        if self._fd < 0:
+            raise ValueError("the descriptor is closed")
+        return self._fd
+
+    def close(self) -> None:
+        """Close it now; closing twice is fine."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Artifact(NamedTuple):
+    """An output as an answer carries it: inline bytes, or an open descriptor of a read-only file."""
+
+    name: str
+    digest: Digest
+    mode: int
+    data: bytes | None
+    file: Descriptor | None = None
+
+
+class Answer(NamedTuple):
+    """How a request ended, with what it gave."""
+
+    outcome: Outcome
+    key: str
+    reason: Reason = Reason.NONE
+    detail: str = ""
+    """The reason in words, or why this was a miss."""
+    artifacts: tuple[Artifact, ...] = ()
+    log: Log = Log()
+    exit_code: int = 0
+    compile_ms: int = 0
+    """What the compile cost when it ran; on a hit, what was saved."""
+    identity: str = ""
+    error: Mapping[str, Any] | None = None

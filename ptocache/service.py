@@ -1,0 +1,517 @@
+"""The story of a request: identify → key → find → join or compile → validate → publish → answer.
+
+It runs on the daemon's event loop. What blocks is handed to threads: ``_io`` looks things up on disk
+and asks toolchains who they are, ``_jobs`` runs compilers. Nothing here knows of sockets or frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import action as action_module
+from .build import Built, Failed, build
+from .compiler import Cancel, Limits
+from .contents import Conditions
+from .entry import Entry
+from .errors import (
+    BadRequestError,
+    CancelledError,
+    OutputRejectedError,
+    PtocacheError,
+    StepKilledError,
+    StepTimeoutError,
+    ToolNotFoundError,
+    UnknownToolchainError,
+)
+from .identity import variables_of
+from .inflight import InFlight
+from .model import Answer, Artifact
+from .outcome import Cache, Event, Outcome, Reason
+from .toolchain import select
+from .wire import INLINE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Executor
+
+    from .action import Action, ActionKey
+    from .contents import Contents
+    from .identity import Identities
+    from .model import Identity, Output, Prepared
+    from .store.store import Loaded, Store
+    from .tally import Tally
+    from .toolchain import Registry, Toolchain
+    from .wire import Request
+
+_log = logging.getLogger("ptocache.service")
+_NEGATIVE_LIMIT = 1024
+_WHY_FIELDS = 3
+
+
+class NeedInputs(NamedTuple):
+    """Not an answer: the same request again, please, with the bytes of these inputs."""
+
+    names: tuple[str, ...]
+
+
+class _Question(NamedTuple):
+    """A request that has been understood: who compiles it, and under which key."""
+
+    request: Request
+    toolchain: Toolchain
+    identity: Identity
+    prepared: Prepared
+    action: Action
+
+
+class _Result(NamedTuple):
+    """What a flight brought, for everybody who waited for it."""
+
+    answer: Answer
+    conditions: Conditions | None
+    """What the result depends on; a waiter for whom it does not hold asks again."""
+    lasting: bool
+    """False if something moved while it was made: then it answers only who asked first."""
+
+
+class _Remembered(NamedTuple):
+    """A failure that would repeat itself."""
+
+    answer: Answer
+    conditions: Conditions
+    until_s: float
+
+
+_Flight = tuple[str, str]
+"""(action key, source directory): discovered inputs may lie in the latter."""
+_Ticket = asyncio.Future[_Result]
+
+
+class Service:
+    """Answers compile requests. All methods but :meth:`shut_down` belong to the loop's thread."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        identities: Identities,
+        contents: Contents,
+        store: Store,
+        tally: Tally,
+        limits: Limits,
+        *,
+        jobs: int,
+        jobs_executor: Executor,
+        io_executor: Executor,
+        salt: str = "",
+        negative_ttl_s: float = 300.0,
+        mode: str = "use",
+        on_published: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._registry = registry
+        self._identities = identities
+        self._contents = contents
+        self._store = store
+        self._tally = tally
+        self._limits = limits
+        self._slots = asyncio.Semaphore(jobs)
+        self._jobs = jobs_executor
+        self._io = io_executor
+        self._salt = salt
+        self._negative_ttl_s = negative_ttl_s
+        self._mode = mode
+        self._on_published = on_published
+        self._flights: InFlight[_Flight, _Ticket] = InFlight()
+        self._tasks: dict[_Flight, asyncio.Task[None]] = {}
+        self._negative: dict[_Flight, _Remembered] = {}
+        self._running: set[Cancel] = set()
+
+    # --- the way of a hit
+
+    def quick(self, request: Request) -> Answer | None:
+        """The answer, if it is in memory and nothing that it depends on has moved. Only stamps are
+        looked at: no subprocess, no read, no lock that a miss holds."""
+        if self._mode_of(request) not in ("use", "read-only"):
+            return None
+        try:
+            question = self._understand(request, resolved=None)
+            if question is None or question.identity.uncertain or question.prepared.bypass:
+                return None
+            loaded = self._store.find_hot(
+                question.action.key, self._contents, question.prepared.job.source_dir
+            )
+        except PtocacheError:
+            return None
+        return self._hit(question, loaded, Outcome.MEMORY_HIT) if loaded else None
+
+    # --- the way of everything else
+
+    async def answer(self, request: Request) -> Answer | NeedInputs:
+        """The answer, whatever it takes; never raises for what is wrong with a request."""
+        try:
+            question = await self._question(request)
+            if self._mode_of(request) == "bypass":
+                return await self._alone(question, Reason.ASKED, "asked for")
+            if question.identity.uncertain:
+                return await self._alone(
+                    question, Reason.UNIDENTIFIED_TOOLCHAIN, question.identity.uncertain
+                )
+            if question.prepared.bypass:
+                return await self._alone(
+                    question, question.prepared.bypass, question.prepared.detail
+                )
+            return await self._cached(question)
+        except PtocacheError as error:
+            return self.refuse(error)
+        except asyncio.CancelledError:
+            self._tally.outcome(Cache.BINARY, Outcome.FAILURE, Reason.CANCELLED)
+            raise
+        except Exception as error:
+            _log.exception("a request ended in a fault of ptocache or of a plugin")
+            return self.refuse(PtocacheError(f"internal error: {error!r}"), Reason.INTERNAL)
+
+    async def _cached(self, question: _Question) -> Answer | NeedInputs:
+        flight = (question.action.key, question.prepared.job.source_dir)
+        while True:
+            found = await self._find(question)
+            if found is not None:
+                return found
+            missing = self._missing(question)
+            if missing and self._flights.leader(flight) is None:
+                return NeedInputs(missing)
+            ticket: _Ticket = asyncio.get_running_loop().create_future()
+            leads = self._flights.enter(flight, ticket)
+            if leads:
+                self._tasks[flight] = asyncio.create_task(self._fly(flight, question))
+            result = await self._wait(flight, ticket)
+            if leads:
+                return self._settle(result.answer)
+            if result.lasting and self._holds(result, flight[1]):
+                return self._settle(_joined(result.answer))
+            # What the leader read has changed since: its result is not the answer to this request.
+
+    async def _wait(self, flight: _Flight, ticket: _Ticket) -> _Result:
+        """Wait for a flight; who gives up leaves it, and the last to leave ends it."""
+        try:
+            return await ticket
+        except asyncio.CancelledError:
+            self._flights.leave(flight, ticket)
+            if not self._flights.members(flight) and flight in self._tasks:
+                self._tasks.pop(flight).cancel()
+            raise
+
+    def _holds(self, result: _Result, source_dir: str) -> bool:
+        return result.conditions is None or result.conditions.hold(self._contents, source_dir)
+
+    async def _fly(self, flight: _Flight, question: _Question) -> None:
+        """Compile for everybody who waits, and tell them however it ends."""
+        try:
+            result = await self._compile(flight, question)
+        except PtocacheError as error:
+            result = _Result(self._failure(error, flight[0]), None, True)
+        except asyncio.CancelledError:
+            error = CancelledError("nobody waits for this compile any more")
+            result = _Result(self._failure(error, flight[0]), None, False)
+        except Exception as error:
+            _log.exception("a compile ended in a fault of ptocache or of a plugin")
+            answer = self._failure(PtocacheError(f"internal error: {error!r}"), flight[0])
+            result = _Result(answer._replace(reason=Reason.INTERNAL), None, True)
+        if self._tasks.get(flight) is asyncio.current_task():
+            del self._tasks[flight]
+            for ticket in self._flights.land(flight):
+                if not ticket.done():
+                    ticket.set_result(result)
+
+    async def _find(self, question: _Question) -> Answer | None:
+        """A hit in memory or on disk, or a failure that would only repeat itself."""
+        if self._mode_of(question.request) == "refresh":
+            return None
+        key, source_dir = question.action.key, question.prepared.job.source_dir
+        flight = (key, source_dir)
+        hot = self._store.find_hot(key, self._contents, source_dir)
+        if hot is not None:
+            return self._hit(question, hot, Outcome.MEMORY_HIT)
+        remembered = self._negative.get(flight)
+        if remembered is not None:
+            if remembered.until_s > time.monotonic() and remembered.conditions.hold(
+                self._contents, source_dir
+            ):
+                return self._settle(remembered.answer._replace(reason=Reason.REMEMBERED_FAILURE))
+            del self._negative[flight]
+        loaded = await self._in_io(self._store.find, key, self._contents, source_dir)
+        return self._hit(question, loaded, Outcome.DISK_HIT) if loaded is not None else None
+
+    async def _compile(self, flight: _Flight, question: _Question) -> _Result:
+        """Compile, validate and publish."""
+        generation = self._store.index.generation()
+        built = await self._build(question)
+        if isinstance(built, Failed):
+            answer = self._tool_failure(question, built)
+            conditions = Conditions(built.dependencies)
+            if built.repeatable:
+                self._remember(flight, answer, conditions)
+            return _Result(answer, conditions, built.repeatable)
+        bypass, detail = built.bypass, built.detail
+        if not bypass and not await self._in_io(self._identities.unmoved, question.identity):
+            bypass, detail = Reason.TOOLCHAIN_CHANGED, "the toolchain changed meanwhile"
+        if bypass:
+            return _Result(self._unstored(question, built, bypass, detail), None, False)
+        conditions = Conditions(built.dependencies)
+        if self._mode_of(question.request) == "read-only":
+            answer = self._unstored(question, built, Reason.READ_ONLY, "asked for")
+            return _Result(answer, conditions, True)
+        why = await self._in_io(self._why, question)
+        published = await self._in_io(
+            self._store.publish, question.action, _entry(question, built), built.checked, generation
+        )
+        if published.loaded is None:
+            answer = self._unstored(question, built, published.reason, published.detail)
+            return _Result(answer, conditions, published.reason is not Reason.INVALIDATED)
+        self._negative.pop(flight, None)
+        self._on_published()
+        answer = self._carry(question, published.loaded, Outcome.MISS)._replace(detail=why)
+        return _Result(answer, conditions, True)
+
+    async def _build(self, question: _Question) -> Built | Failed:
+        cancel = Cancel()
+        self._running.add(cancel)
+        try:
+            async with self._slots:
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._jobs, build, question.toolchain, question.prepared, question.identity,
+                    question.request.data, self._contents, self._store.paths.tmp, self._limits,
+                    cancel,
+                )  # fmt: skip
+        except OutputRejectedError:
+            self._tally.event(Cache.BINARY, Event.REJECTED)
+            raise
+        except asyncio.CancelledError:
+            cancel.cancel()
+            raise
+        finally:
+            self._running.discard(cancel)
+
+    async def _alone(
+        self, question: _Question, reason: Reason, detail: str
+    ) -> Answer | NeedInputs:
+        """Compile for this request only, and store nothing."""
+        missing = self._missing(question)
+        if missing:
+            return NeedInputs(missing)
+        built = await self._build(question)
+        if isinstance(built, Failed):
+            return self._settle(self._tool_failure(question, built))
+        return self._settle(self._unstored(question, built, reason, detail))
+
+    # --- understanding
+
+    async def _question(self, request: Request) -> _Question:
+        question = self._understand(request, resolved=None)
+        if question is not None:
+            return question
+        toolchain = self._registry.get(request.job.toolchain)
+        variables = variables_of(toolchain, dict(request.job.env))
+        identity = await self._in_io(
+            self._identities.resolve, toolchain, toolchain.flavour(request.job), variables
+        )
+        question = self._understand(request, resolved=identity)
+        assert question is not None
+        return question
+
+    def _understand(self, request: Request, resolved: Identity | None) -> _Question | None:
+        """Key a request; ``None`` if its toolchain must be resolved first."""
+        toolchain = self._registry.get(request.job.toolchain)
+        env = dict(request.job.env)
+        identity = resolved or self._identities.confirmed(
+            toolchain, toolchain.flavour(request.job), variables_of(toolchain, env)
+        )
+        if identity is None:
+            return None
+        job = request.job._replace(env=select(toolchain.ENV, env))
+        prepared = toolchain.prepare(job, identity.installation)
+        action = action_module.binary_action(
+            prepared,
+            plugin_version=toolchain.version,
+            identity=identity.digest,
+            salt=(self._salt, request.salt),
+        )
+        return _Question(request, toolchain, identity, prepared, action)
+
+    def _mode_of(self, request: Request) -> str:
+        """The request's mode, unless the daemon's own is stricter."""
+        return request.mode if self._mode == "use" or request.mode == "bypass" else self._mode
+
+    @staticmethod
+    def _missing(question: _Question) -> tuple[str, ...]:
+        held = question.request.data
+        return tuple(item.name for item in question.prepared.job.inputs if item.name not in held)
+
+    def _why(self, question: _Question) -> str:
+        """Why this was a miss, in words: what differs from the latest entry of the same name."""
+        job = question.prepared.job
+        row = self._store.index.latest_like(job.toolchain, job.kernel)
+        if row is None:
+            return "no entry of this kernel yet"
+        try:
+            old = self._store.read_entry(row).action
+        except (OSError, PtocacheError):
+            return "the latest entry of this kernel cannot be read"
+        found = action_module.differences(old, question.action.document)
+        if not found:
+            return "a discovered input is not what it was"
+        words = [f"{item.field}: {item.old} → {item.new}" for item in found[:_WHY_FIELDS]]
+        more = f" (and {len(found) - _WHY_FIELDS} more)" if len(found) > _WHY_FIELDS else ""
+        return "; ".join(words) + more
+
+    # --- answering
+
+    def _settle(self, answer: Answer) -> Answer:
+        """Count how a request ended: every answer passes here exactly once."""
+        spared = answer.outcome.is_hit or answer.outcome is Outcome.JOINED
+        self._tally.outcome(
+            Cache.BINARY, answer.outcome, answer.reason, answer.compile_ms if spared else 0
+        )
+        return answer
+
+    def _hit(self, question: _Question, loaded: Loaded, outcome: Outcome) -> Answer:
+        return self._settle(self._carry(question, loaded, outcome))
+
+    def _carry(self, question: _Question, loaded: Loaded, outcome: Outcome) -> Answer:
+        return Answer(
+            outcome=outcome,
+            key=question.action.key,
+            artifacts=loaded.artifacts,
+            log=loaded.entry.log,
+            compile_ms=loaded.entry.compile_ms,
+            identity=question.identity.digest,
+        )
+
+    def _unstored(
+        self, question: _Question, built: Built, reason: Reason, detail: str
+    ) -> Answer:
+        return Answer(
+            outcome=Outcome.BYPASS,
+            key=question.action.key,
+            reason=reason,
+            detail=detail,
+            artifacts=tuple(artifact_of(item) for item in built.checked.outputs),
+            log=built.ran.log,
+            compile_ms=built.ran.compile_ms,
+            identity=question.identity.digest,
+        )
+
+    def _tool_failure(self, question: _Question, failed: Failed) -> Answer:
+        return self._failure(failed.error, question.action.key)._replace(
+            log=failed.error.log,
+            exit_code=failed.error.exit_code,
+            identity=question.identity.digest,
+        )
+
+    def refuse(self, error: PtocacheError, reason: Reason | None = None) -> Answer:
+        """The counted answer to a request that cannot be served."""
+        answer = self._failure(error, "")
+        if reason is not None:
+            answer = answer._replace(reason=reason)
+        return self._settle(answer)
+
+    @staticmethod
+    def _failure(error: PtocacheError, key: str) -> Answer:
+        return Answer(
+            outcome=Outcome.FAILURE,
+            key=key,
+            reason=reason_of(error),
+            detail=error.message,
+            error=error.to_wire(),
+        )
+
+    def _remember(self, flight: _Flight, answer: Answer, conditions: Conditions) -> None:
+        if self._negative_ttl_s <= 0:
+            return
+        while len(self._negative) >= _NEGATIVE_LIMIT:
+            self._negative.pop(next(iter(self._negative)))
+        until_s = time.monotonic() + self._negative_ttl_s
+        self._negative[flight] = _Remembered(answer, conditions, until_s)
+
+    async def _in_io(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._io, function, *args)
+
+    # --- life
+
+    @property
+    def compiling(self) -> int:
+        """Compiles running or waiting for a slot."""
+        return len(self._running)
+
+    def forget_failures(self) -> None:
+        """Drop remembered failures (an ``invalidate``)."""
+        self._negative.clear()
+
+    def shut_down(self) -> None:
+        """End what is left: every compile is cancelled, its waiters get an answer."""
+        for cancel in list(self._running):
+            cancel.cancel()
+
+
+def _joined(answer: Answer) -> Answer:
+    """A leader's answer as its waiters get it; a failure stays one."""
+    if answer.outcome is Outcome.FAILURE:
+        return answer
+    return answer._replace(outcome=Outcome.JOINED, reason=Reason.NONE, detail="")
+
+
+def reason_of(error: PtocacheError) -> Reason:
+    """The counted reason of an error."""
+    table: tuple[tuple[type[PtocacheError], Reason], ...] = (
+        (OutputRejectedError, Reason.OUTPUT_REJECTED),
+        (StepTimeoutError, Reason.STEP_TIMEOUT),
+        (StepKilledError, Reason.STEP_KILLED),
+        (CancelledError, Reason.CANCELLED),
+        (ToolNotFoundError, Reason.TOOL_NOT_FOUND),
+        (UnknownToolchainError, Reason.TOOL_NOT_FOUND),
+        (BadRequestError, Reason.BAD_REQUEST),
+    )
+    for kind, reason in table:
+        if isinstance(error, kind):
+            return reason
+    codes: Mapping[str, Reason] = {
+        "compile_failed": Reason.COMPILE_FAILED,
+        "step_system": Reason.SYSTEM,
+        "error": Reason.INTERNAL,
+    }
+    return codes.get(error.code, Reason.SYSTEM)
+
+
+def artifact_of(output: Output) -> Artifact:
+    """An artifact that was never stored: inline if small, else an anonymous read-only file."""
+    from .digest import Digest
+    from .model import Descriptor
+
+    data = bytes(output.data)
+    digest = Digest.of(data)
+    if len(data) <= INLINE_BYTES:
+        return Artifact(output.name, digest, output.mode, data)
+    fd = os.memfd_create("ptocache", os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    return Artifact(output.name, digest, output.mode, None, Descriptor(fd))
+
+
+def _entry(question: _Question, built: Built) -> Entry:
+    job = question.prepared.job
+    return Entry(
+        action=question.action.document,
+        dependencies=built.dependencies,
+        outputs=(),
+        log=built.ran.log,
+        source_dir=job.source_dir if built.bound_to_source_dir else "",
+        kernel=job.kernel,
+        created_s=int(time.time()),
+        compile_ms=built.ran.compile_ms,
+        provenance=built.provenance,
+    )
+
+

@@ -1,0 +1,108 @@
+"""Starts a daemon as a process of its own. Imported only when there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from .errors import PtocacheError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .config import Settings
+    from .paths import StorePaths
+
+T = TypeVar("T")
+
+_POLL_S = 0.01
+_LOG_LIMIT_BYTES = 8 << 20
+_ALREADY_SERVED = 5
+# Only the entry that "-c" adds is dropped: a file in "/" must not stand in for a module.
+_BOOT = "import sys; sys.path[:] = [p for p in sys.path if p]; from ptocache.daemon import main; main()"
+
+
+def start_daemon(
+    settings: Settings, store: StorePaths, connect: Callable[[], T], patience_s: float
+) -> T | str:
+    """Start one and connect to it; returns why not, if it cannot be.
+
+    However many processes do this at once, one of them starts the daemon and the others wait for it.
+    """
+    deadline = time.monotonic() + patience_s
+    try:
+        os.makedirs(store.root, mode=0o700, exist_ok=True)
+        lock = os.open(store.start_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        return f"the store {store.root} cannot be used: {error.strerror}"
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        while time.monotonic() < deadline:
+            with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+                return connect()
+            if process is None and _locked(lock):
+                # Looked at again: the one before us may have just finished.
+                with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+                    return connect()
+                process = spawn(settings, store)
+            if process is not None and process.poll() not in (None, _ALREADY_SERVED):
+                return f"it ended with exit code {process.returncode}: {last_words(store)}"
+            time.sleep(_POLL_S)
+    except PtocacheError as error:
+        return str(error)
+    except OSError as error:
+        return str(error)
+    finally:
+        os.close(lock)
+        if process is not None:
+            # It lives on by itself; nobody will wait for it, and that is no fault to warn of.
+            process.returncode = 0
+    return f"it did not answer within {patience_s:g} s"
+
+
+def spawn(settings: Settings, store: StorePaths) -> subprocess.Popen[bytes]:
+    """The daemon's process, detached: own session, own log, no standard input."""
+    env = dict(os.environ)
+    env["PTOCACHE_DIR"] = settings["store.root"]
+    env["PTOCACHE_SOCKET"] = settings.socket
+    with contextlib.suppress(OSError):
+        if os.path.getsize(store.log) > _LOG_LIMIT_BYTES:
+            os.replace(store.log, store.log + ".1")
+    log = os.open(store.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", _BOOT],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=env,
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+
+
+def last_words(store: StorePaths) -> str:
+    """The last line of the daemon's log."""
+    try:
+        with open(store.log, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 2000))
+            lines = file.read().decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return f"see {store.log}"
+    return lines[-1] if lines else f"{store.log} is empty"
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,97 @@
+"""Keeping the store within its limits: eviction by size and age, and a check of everything."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..outcome import Cache, Event, Reason
+from .blobs import DamagedBlobError
+
+if TYPE_CHECKING:
+    from .index import Row
+    from .store import Store
+
+BATCH = 64
+"""Entries removed in one step: a publish waits for at most one step."""
+
+
+class Collected(NamedTuple):
+    """What a collection removed, or would remove."""
+
+    entries: int
+    bytes: int
+    remaining: int
+    """Bytes on disk afterwards."""
+
+
+class Damage(NamedTuple):
+    """What a check found wrong with one blob."""
+
+    sha256: str
+    reason: Reason
+
+
+def collect(
+    store: Store,
+    *,
+    max_size: int | None = None,
+    unused_since_s: float | None = None,
+    dry_run: bool = False,
+) -> Collected:
+    """Evict the least recently used entries.
+
+    ``max_size``: down to that many bytes on disk; without it down to the low-water mark, and only if
+    the limit is passed. ``unused_since_s``: also everything last used before that time.
+    """
+    store.flush()
+    if dry_run:
+        return _foresee(store, max_size, unused_since_s)
+    entries = freed = 0
+    while rows := store.index.oldest(BATCH, unused_since_s) if unused_since_s is not None else []:
+        removed = store.remove(rows)
+        entries, freed = entries + removed.entries, freed + removed.bytes
+    while excess := store.budget.excess(max_size):
+        rows = _first_worth(store.index.oldest(BATCH), excess)
+        if not rows:
+            break
+        removed = store.remove(rows)
+        entries, freed = entries + removed.entries, freed + removed.bytes
+    if entries:
+        store.tally.event(Cache.BINARY, Event.EVICTED, count=entries)
+    return Collected(entries, freed, store.budget.used)
+
+
+def _first_worth(rows: list[Row], excess: int) -> list[Row]:
+    """As many of the oldest as free ``excess`` bytes, by the size that they are known to have."""
+    chosen: list[Row] = []
+    for row in rows:
+        if excess <= 0:
+            break
+        chosen.append(row)
+        excess -= row.bytes
+    return chosen
+
+
+def _foresee(store: Store, max_size: int | None, unused_since_s: float | None) -> Collected:
+    excess = store.budget.excess(max_size)
+    entries = freed = 0
+    for row in store.index.oldest(-1):
+        too_old = unused_since_s is not None and row.last_s < unused_since_s
+        if not too_old and freed >= excess:
+            break
+        entries, freed = entries + 1, freed + row.bytes
+    return Collected(entries, freed, max(0, store.budget.used - freed))
+
+
+def check(store: Store) -> list[Damage]:
+    """Read every blob of every entry and compare it with what entered."""
+    found: list[Damage] = []
+    for blob in store.index.all_blobs():
+        try:
+            store.blobs.read(blob.digest, blob.checksum)
+        except DamagedBlobError as error:
+            found.append(Damage(blob.digest.sha256, error.reason))
+        except (OSError, sqlite3.Error):
+            found.append(Damage(blob.digest.sha256, Reason.IO_ERROR))
+    return found

@@ -1,0 +1,547 @@
+"""Publish, find, remove: the store as the service sees it.
+
+Locks, in the order in which they may be taken: ``_change`` (one publish, eviction or invalidation at a
+time: a blob must not be removed between the rename and the commit of another entry that needs it), then
+the index's own, then ``_hot_lock``. The path of a hit takes ``_hot_lock`` alone, for a few lookups.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import entry as entry_document
+from ..accounting import Budget, Recency
+from ..contents import Conditions
+from ..digest import Digest
+from ..errors import StoreDamagedError, StoreUnusableError
+from ..model import Artifact, Descriptor
+from ..outcome import Cache, Event, Reason
+from ..signature import Signature, of_descriptor
+from ..tally import Slot, Tally
+from ..wire import INLINE_BYTES
+from .blobs import Blobs, DamagedBlobError, Pending, remove_tree
+from .index import BlobRow, Index, Row, Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..action import Action, ActionKey
+    from ..contents import Contents
+    from ..entry import Entry
+    from ..paths import StorePaths
+    from ..toolchain import CheckedOutputs
+
+VERSION = "1"
+_ENTRY_OVERHEAD_BYTES = 2048
+_HOT_DESCRIPTORS = 256
+_log = logging.getLogger("ptocache.store")
+
+
+class Loaded(NamedTuple):
+    """An entry in memory: verified, its small outputs inline and its large ones open."""
+
+    id: int
+    entry: Entry
+    conditions: Conditions
+    artifacts: tuple[Artifact, ...]
+    verified: tuple[Signature | None, ...]
+    """Per artifact the signature under which its file was verified; ``None`` for inline bytes."""
+    weight: int
+    """Bytes that it takes in memory."""
+
+    def intact(self) -> bool:
+        """True unless the file behind a large output was written to since it was verified."""
+        for artifact, signature in zip(self.artifacts, self.verified, strict=True):
+            if artifact.file is not None and of_descriptor(artifact.file.fileno()) != signature:
+                return False
+        return True
+
+
+class Published(NamedTuple):
+    """What became of a publish: a loaded entry, or why there is none."""
+
+    loaded: Loaded | None
+    reason: Reason = Reason.NONE
+    detail: str = ""
+
+
+class Removed(NamedTuple):
+    """What a removal took away."""
+
+    entries: int
+    bytes: int
+
+
+class Store:
+    """The store of one root, opened for writing by the one daemon that holds its lock."""
+
+    def __init__(
+        self,
+        paths: StorePaths,
+        *,
+        limit: int,
+        low_water: float,
+        memory: int,
+        fsync: bool,
+        tally: Tally,
+    ) -> None:
+        """Open or create the store.
+
+        Raises :class:`~ptocache.errors.StoreUnusableError` if it cannot be used at all. A damaged
+        index goes to the quarantine, and the entries whose documents are whole are taken in again.
+        """
+        self.paths = paths
+        self.tally = tally
+        prepare_root(paths)
+        self.blobs = Blobs(paths, fsync=fsync)
+        rebuilt = False
+        try:
+            self.index = Index(paths.index)
+        except StoreDamagedError as error:
+            _log.error("%s; it goes to the quarantine and is built anew", error)
+            quarantine_index(paths)
+            self.index = Index(paths.index)
+            rebuilt = True
+        self._change = threading.Lock()
+        self._hot_lock = threading.Lock()
+        self._hot: OrderedDict[int, Loaded] = OrderedDict()
+        self._by_action: dict[str, list[int]] = {}
+        self._hot_bytes = 0
+        self._hot_files = 0
+        self._memory = memory
+        self.recency = Recency()
+        self.budget = Budget(limit, low_water)
+        if rebuilt:
+            tally.event(Cache.BINARY, Event.CORRUPT, Reason.BAD_DOCUMENT)
+            self.adopt()
+        self.budget.reset(self.index.totals()[1])
+        self.was_clean = self.index.is_clean()
+        """True if the last daemon closed the store in order: then there is nothing to sweep."""
+        self.index.set_clean(False)
+
+    def close(self) -> None:
+        """Write what was collected and close the index."""
+        self.flush()
+        with self._hot_lock:
+            self._hot.clear()
+            self._by_action.clear()
+        with contextlib.suppress(sqlite3.Error):
+            self.index.set_clean(True)
+        self.index.close()
+
+    # --- find
+
+    def find_hot(self, key: ActionKey, contents: Contents, source_dir: str) -> Loaded | None:
+        """An entry in memory whose conditions hold. No lock but the shortest, no subprocess, no read
+        of anything but stamps."""
+        ids = self._by_action.get(key)
+        if not ids:
+            return None
+        for entry_id in tuple(ids):
+            loaded = self._hot.get(entry_id)
+            if loaded is None or not self._answers(loaded, contents, source_dir):
+                continue
+            if not loaded.intact():
+                self._forget([entry_id])
+                continue
+            with self._hot_lock:
+                if entry_id in self._hot:
+                    self._hot.move_to_end(entry_id)
+            self.recency.touch(entry_id, time.time())
+            return loaded
+        return None
+
+    def find(
+        self, key: ActionKey, contents: Contents, source_dir: str, cache: Cache = Cache.BINARY
+    ) -> Loaded | None:
+        """An entry on disk whose conditions hold, verified and taken into memory."""
+        for row in self.index.candidates(key):
+            loaded = self._load(row, cache)
+            if loaded is not None and self._answers(loaded, contents, source_dir):
+                self._keep(loaded)
+                self.recency.touch(loaded.id, time.time())
+                return loaded
+        return None
+
+    @staticmethod
+    def _answers(loaded: Loaded, contents: Contents, source_dir: str) -> bool:
+        bound = loaded.entry.source_dir
+        return (not bound or bound == source_dir) and loaded.conditions.hold(contents, source_dir)
+
+    def read_entry(self, row: Row) -> Entry:
+        """The document of an entry. Raises :class:`~ptocache.errors.StoreDamagedError`."""
+        blob = self.index.blob_rows(row.id).get(row.document)
+        if blob is None:
+            raise StoreDamagedError(f"entry {row.key} has no document")
+        return entry_document.decode(self.blobs.read(blob.digest, blob.checksum))
+
+    def _load(self, row: Row, cache: Cache) -> Loaded | None:
+        """Read and verify an entry; a damaged one is counted, quarantined and removed."""
+        try:
+            found = self.read_entry(row)
+            artifacts: list[Artifact] = []
+            verified: list[Signature | None] = []
+            for item in found.outputs:
+                if item.digest.size <= INLINE_BYTES:
+                    data = self.blobs.read(item.digest, item.checksum)
+                    artifacts.append(Artifact(item.name, item.digest, item.mode, data))
+                    verified.append(None)
+                else:
+                    opened = self.blobs.open(item.digest, item.checksum)
+                    artifacts.append(Artifact(item.name, item.digest, item.mode, None, opened.file))
+                    verified.append(opened.signature)
+        except DamagedBlobError as error:
+            self._heal(row, cache, error.reason, str(error))
+            return None
+        except StoreDamagedError as error:
+            self._heal(row, cache, Reason.BAD_DOCUMENT, str(error))
+            return None
+        except OSError as error:
+            _log.warning("entry %s cannot be read: %s", row.key[:12], error)
+            self.tally.event(cache, Event.CORRUPT, Reason.IO_ERROR)
+            return None
+        return _loaded(row.id, found, artifacts, verified)
+
+    def _heal(self, row: Row, cache: Cache, reason: Reason, message: str) -> None:
+        """Take a damaged entry out, with every entry that shares its damage."""
+        _log.warning("entry %s is damaged and will be made again: %s", row.key[:12], message)
+        self.tally.event(cache, Event.CORRUPT, reason)
+        with self._change, contextlib.suppress(sqlite3.Error):
+            ids = {row.id}
+            for sha256, blob in self.index.blob_rows(row.id).items():
+                try:
+                    self.blobs.read(blob.digest, blob.checksum)
+                except DamagedBlobError as error:
+                    self.blobs.quarantine(sha256, error.reason)
+                    ids.update(self.index.entries_of_blob(sha256))
+                except OSError:
+                    continue
+            self._forget(ids)
+            orphans, freed = self.index.delete(ids)
+            self._remove_blobs(orphans)
+            self.budget.freed(freed)
+
+    # --- memory
+
+    def _keep(self, loaded: Loaded) -> None:
+        files = sum(1 for item in loaded.artifacts if item.file is not None)
+        with self._hot_lock:
+            self._drop_locked(loaded.id)
+            self._hot[loaded.id] = loaded
+            self._by_action.setdefault(loaded.entry.action_key, []).insert(0, loaded.id)
+            self._hot_bytes += loaded.weight
+            self._hot_files += files
+            while self._hot and (
+                self._hot_bytes > self._memory or self._hot_files > _HOT_DESCRIPTORS
+            ):
+                self._drop_locked(next(iter(self._hot)))
+
+    def _drop_locked(self, entry_id: int) -> None:
+        loaded = self._hot.pop(entry_id, None)
+        if loaded is None:
+            return
+        self._hot_bytes -= loaded.weight
+        self._hot_files -= sum(1 for item in loaded.artifacts if item.file is not None)
+        ids = self._by_action.get(loaded.entry.action_key, [])
+        if entry_id in ids:
+            ids.remove(entry_id)
+        if not ids:
+            self._by_action.pop(loaded.entry.action_key, None)
+
+    def _forget(self, ids: Iterable[int]) -> None:
+        with self._hot_lock:
+            for entry_id in ids:
+                self._drop_locked(entry_id)
+
+    # --- publish
+
+    def publish(
+        self, action: Action, entry: Entry, checked: CheckedOutputs, generation: int,
+        cache: Cache = Cache.BINARY,
+    ) -> Published:  # fmt: skip
+        """Make an entry of checked outputs: whole or not at all.
+
+        ``entry.outputs`` is filled in here, from the bytes. Never raises for the store's own
+        troubles: they are counted, and the caller still has its result.
+        """
+        size = sum(len(item.data) for item in checked.outputs) + _ENTRY_OVERHEAD_BYTES
+        if not self.budget.fits(size):
+            return Published(None, Reason.TOO_LARGE, f"{size} bytes, limit {self.budget.limit}")
+        self.budget.reserve(size)
+        pending: list[Pending] = []
+        written = 0
+        try:
+            for item in checked.outputs:
+                pending.append(self.blobs.write(item.data))
+            entry = entry._replace(
+                outputs=tuple(
+                    entry_document.StoredOutput(item.name, blob.digest, item.mode, blob.checksum)
+                    for item, blob in zip(checked.outputs, pending, strict=True)
+                )
+            )
+            pending.append(self.blobs.write(entry_document.encode(entry)))
+            published, written = self._commit(action, entry, pending, generation, cache)
+            return published
+        except (OSError, sqlite3.Error) as error:
+            reason = failure_reason(error)
+            _log.warning("entry %s could not be stored: %s", action.key[:12], error)
+            self.tally.event(cache, Event.STORE_FAILURE, reason)
+            return Published(None, Reason.STORE_FAILED, str(error))
+        finally:
+            for blob in pending:
+                self.blobs.discard(blob)
+            self.budget.commit(size, written)
+
+    def _commit(
+        self, action: Action, entry: Entry, pending: list[Pending], generation: int, cache: Cache
+    ) -> tuple[Published, int]:
+        key = entry.key
+        now = time.time()
+        row = Row(
+            0, key, action.key, cache, action.document["toolchain"],
+            _plain(action.document["arch"]), _plain(entry.kernel), pending[-1].digest.sha256,
+            now, now, 0, entry.compile_ms, sum(blob.digest.size for blob in pending),
+        )  # fmt: skip
+        with self._change:
+            if self.index.generation() != generation:
+                return Published(None, Reason.INVALIDATED, "an invalidate came meanwhile"), 0
+            for blob in pending:
+                self.blobs.place(blob)
+            try:
+                inserted = self.index.insert(
+                    row,
+                    [BlobRow(blob.digest, blob.disk, blob.checksum) for blob in pending],
+                    generation,
+                )
+            except sqlite3.Error:
+                self._remove_blobs(
+                    blob.digest.sha256
+                    for blob in pending
+                    if not self._index_has(blob.digest.sha256)
+                )
+                raise
+            if inserted is None:
+                self._remove_blobs(
+                    b.digest.sha256 for b in pending if not self.index.has_blob(b.digest.sha256)
+                )
+                return Published(None, Reason.INVALIDATED, "an invalidate came meanwhile"), 0
+            entry_id, added, orphans = inserted
+            self._remove_blobs(orphans)
+        loaded = self._load(row._replace(id=entry_id), cache)
+        if loaded is None:
+            return Published(None, Reason.STORE_FAILED, "the new entry cannot be read back"), added
+        self._keep(loaded)
+        return Published(loaded), added
+
+    def _index_has(self, sha256: str) -> bool:
+        # When even this fails, the blob stays: a sweep removes what nothing needs.
+        try:
+            return self.index.has_blob(sha256)
+        except sqlite3.Error:
+            return True
+
+    def _remove_blobs(self, names: Iterable[str]) -> None:
+        for sha256 in names:
+            try:
+                self.blobs.remove(sha256)
+            except OSError as error:
+                _log.warning("blob %s cannot be removed: %s", sha256[:12], error)
+
+    # --- remove
+
+    def remove(self, rows: Iterable[Row]) -> Removed:
+        """Remove entries (an eviction): index first, then files, so that a crash leaves orphans and
+        never an entry without its bytes."""
+        ids = [row.id for row in rows]
+        with self._change:
+            orphans, freed = self.index.delete(ids)
+            self._forget(ids)
+            self._remove_blobs(orphans)
+        self.budget.freed(freed)
+        return Removed(len(ids), freed)
+
+    def invalidate(self, selection: Selection) -> Removed:
+        """Remove the entries meant; no compile begun before this publishes after it."""
+        self.flush()
+        with self._change:
+            ids, orphans, freed = self.index.invalidate(selection)
+            self._forget(ids)
+            self._remove_blobs(orphans)
+        self.budget.freed(freed)
+        return Removed(len(ids), freed)
+
+    # --- upkeep
+
+    def flush(self) -> None:
+        """Write collected uses and counts; what cannot be written now stays collected."""
+        uses = self.recency.drain()
+        counts = self.tally.drain()
+        try:
+            self.index.touch(uses)
+        except sqlite3.Error as error:
+            _log.warning("last uses could not be written: %s", error)
+        try:
+            self.index.add_counts(counts)
+        except sqlite3.Error as error:
+            self.tally.restore(counts)
+            _log.warning("statistics could not be written: %s", error)
+
+    def counts(self) -> dict[Slot, int]:
+        """Lifetime statistics, the ones not yet written included."""
+        found = self.index.counts()
+        for slot, count in self.tally.peek().items():
+            plain = Slot(int(slot.cache), slot.kind, int(slot.what), int(slot.reason))
+            found[plain] = found.get(plain, 0) + count
+        return found
+
+    def reset_counts(self) -> None:
+        """Start the statistics anew."""
+        self.tally.drain()
+        self.index.clear_counts()
+
+    def sweep_unfinished(self) -> int:
+        """Remove what a dead daemon left in ``tmp/``; only before this one compiles. How many."""
+        with os.scandir(self.paths.tmp) as found:
+            items = list(found)
+        for item in items:
+            remove_tree(item.path)
+        return len(items)
+
+    def sweep_orphans(self) -> int:
+        """Remove blobs that no entry needs (a crash between file and index); returns how many."""
+        removed = 0
+        for sha256, _ in self.blobs.walk():
+            if self.index.has_blob(sha256):
+                continue
+            # Looked at again under the lock: a publish may be between its rename and its commit.
+            with self._change:
+                if not self.index.has_blob(sha256):
+                    self._remove_blobs([sha256])
+                    removed += 1
+        return removed
+
+    def adopt(self) -> int:
+        """Take in the entries whose documents and outputs lie whole on disk; returns how many."""
+        taken = 0
+        for sha256, size in self.blobs.walk():
+            document = self._document(sha256, size)
+            if document is None:
+                continue
+            found, check = document
+            blobs = [BlobRow(Digest(sha256, size), size, check)]
+            blobs += [BlobRow(item.digest, item.digest.size, item.checksum) for item in found.outputs]
+            if any(not _same_size(self.paths.blob(b.digest.sha256), b.digest.size) for b in blobs):
+                continue
+            key = found.action_key
+            row = Row(
+                0, found.key, key, Cache.BINARY, str(found.action.get("toolchain", "")),
+                str(found.action.get("arch", "")), _plain(found.kernel), sha256,
+                found.created_s, found.created_s, 0, found.compile_ms,
+                sum(blob.digest.size for blob in blobs),
+            )  # fmt: skip
+            self.index.insert(row, blobs, self.index.generation())
+            taken += 1
+        return taken
+
+    def _document(self, sha256: str, size: int) -> tuple[Entry, bytes] | None:
+        from .blobs import checksum
+
+        try:
+            with open(self.paths.blob(sha256), "rb") as file:
+                if file.read(len(entry_document.MAGIC)) != entry_document.MAGIC:
+                    return None
+                file.seek(0)
+                data = file.read()
+        except OSError:
+            return None
+        if Digest.of(data) != Digest(sha256, size):
+            return None
+        try:
+            return entry_document.decode(data), checksum(data)
+        except StoreDamagedError:
+            return None
+
+    def status(self) -> dict[str, Any]:
+        """The ``store`` part of ``stats --json`` without ``evicted``."""
+        entries, disk = self.index.totals()
+        return {"entries": entries, "bytes": disk, "limit": self.budget.limit}
+
+
+def prepare_root(paths: StorePaths) -> None:
+    """Create the folders of a store; raises :class:`~ptocache.errors.StoreUnusableError`."""
+    try:
+        for directory in (paths.root, paths.blobs, paths.tmp, paths.quarantine):
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+        _write_once(paths.cachedir_tag, paths.tag_bytes)
+        _write_once(paths.version, VERSION.encode() + b"\n")
+        with open(paths.version, encoding="ascii", errors="replace") as file:
+            found = file.read().strip()
+    except OSError as error:
+        raise StoreUnusableError(
+            f"the store {paths.root} cannot be used: {error.strerror or error}",
+            hint="check its permissions, or choose another place with PTOCACHE_DIR",
+            path=paths.root,
+        ) from error
+    if found != VERSION:
+        raise StoreUnusableError(
+            f"the store {paths.root} has version {found!r}, this ptocache knows {VERSION!r}",
+            hint="use the ptocache that made it, or another store (PTOCACHE_DIR)",
+            path=paths.root,
+        )
+
+
+def quarantine_index(paths: StorePaths) -> None:
+    """Move a damaged index out of the way, with its journal files."""
+    stamp = f"{int(time.time())}-{os.getpid()}"
+    os.makedirs(paths.quarantine, mode=0o700, exist_ok=True)
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(
+                paths.index + suffix, os.path.join(paths.quarantine, f"index-{stamp}{suffix}")
+            )
+
+
+def failure_reason(error: Exception) -> Reason:
+    """Which kind of store failure this is."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if full or "disk is full" in str(error):
+        return Reason.NO_SPACE
+    return Reason.IO_ERROR
+
+
+def _write_once(path: str, content: bytes) -> None:
+    if not os.path.exists(path):
+        with open(path, "wb") as file:
+            file.write(content)
+
+
+def _same_size(path: str, size: int) -> bool:
+    try:
+        return os.lstat(path).st_size == size
+    except OSError:
+        return False
+
+
+def _plain(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _loaded(
+    entry_id: int, entry: Entry, artifacts: list[Artifact], verified: list[Signature | None]
+) -> Loaded:
+    weight = _ENTRY_OVERHEAD_BYTES + sum(len(item.data or b"") for item in artifacts)
+    weight += len(entry.log.stdout) + len(entry.log.stderr) + 256 * len(entry.dependencies)
+    return Loaded(
+        entry_id, entry, Conditions(entry.dependencies), tuple(artifacts), tuple(verified), weight
+    )
+
+
+__all__ = ["Descriptor", "Loaded", "Published", "Removed", "Selection", "Store"]

@@ -1,0 +1,222 @@
+"""The plugin interface: what a toolchain is, how one is found, and the check when it is loaded.
+
+A toolchain is one object. It starts no process, touches no cache and no socket: the daemon, the
+client's fallback and the tests all drive the same object. What it needs of the world is handed in:
+:class:`Probe` asks a tool a question (the answer is remembered with the identity), :class:`Files`
+looks at headers (digests and scans are remembered by stat signature).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from .errors import PluginError, UnknownToolchainError
+from .model import Discovery, Installation, Job, Output, Prepared, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+GROUP = "ptocache.toolchains"
+"""The entry-point group: ``name = module:object_or_class``."""
+
+_CHECKED = object()
+
+
+class ProbeResult(NamedTuple):
+    """What a tool answered."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class Probe(Protocol):
+    """Run a tool once, in an environment of our own, to learn something about it."""
+
+    def __call__(self, argv: tuple[str, ...], env: Mapping[str, str] = {}) -> ProbeResult:
+        """Run ``argv``; ``env`` is added to the constants. An answer is text, errors replaced.
+
+        Raises :class:`OSError` if it cannot be started, :class:`TimeoutError` if it does not end.
+        """
+
+
+class Scan(NamedTuple):
+    """What a look at a source file found (see :mod:`ptocache.includes`)."""
+
+    quoted: tuple[str, ...]
+    """Operands of ``#include "…"`` and of ``__has_include("…")``."""
+    angled: tuple[str, ...]
+    """The same with angle brackets."""
+    tokens: frozenset[str]
+    """Which of the words that decide cacheability occur: see ``includes.TOKENS``."""
+
+
+class Files(Protocol):
+    """A view of source files, memoised by stat signature."""
+
+    def exists(self, path: str) -> bool:
+        """True if ``path`` is a file."""
+
+    def scan(self, path: str) -> Scan:
+        """The scan of that file; an empty one if it cannot be read."""
+
+
+class CheckedOutputs:
+    """Outputs that passed a toolchain's validation; only :func:`validate` can make one."""
+
+    __slots__ = ("outputs",)
+
+    def __init__(self, outputs: tuple[Output, ...], token: object) -> None:
+        if token is not _CHECKED:
+            raise TypeError("only ptocache.toolchain.validate makes CheckedOutputs")
+        self.outputs = outputs
+
+
+class Toolchain(Protocol):
+    """What a plugin provides."""
+
+    name: str
+    version: str
+    """Enters every key: raise it when the plugin plans other commands than before."""
+    ENV: tuple[str, ...]
+    """Declared variables (names or ``fnmatch`` patterns): they reach the compiler and the key."""
+    SEARCH: tuple[str, ...]
+    """Variables that only :meth:`locate` reads: what they lead to is in the identity."""
+
+    def flavour(self, job: Job) -> str:
+        """Which part of the toolchain a job needs; empty if it is one whole. Cheap: every request
+        asks."""
+
+    def locate(self, env: Mapping[str, str], probe: Probe, flavour: str) -> Installation:
+        """Find the tools. ``env`` holds the variables of ``ENV`` and ``SEARCH`` and no other.
+
+        Raises :class:`~ptocache.errors.ToolNotFoundError` with where it looked.
+        """
+
+    def prepare(self, job: Job, installation: Installation) -> Prepared:
+        """Bring a job into normal form: canonical paths, explicit defaults, one spelling.
+
+        Raises :class:`~ptocache.errors.BadRequestError` for what this toolchain cannot do.
+        """
+
+    def plan(self, prepared: Prepared, installation: Installation, workdir: str) -> tuple[Step, ...]:
+        """The steps to run in ``workdir``, where the inputs lie under their names."""
+
+    def collect(self, prepared: Prepared) -> Mapping[str, str]:
+        """Output name → file in the private directory, for every output wanted."""
+
+    def discover(
+        self,
+        prepared: Prepared,
+        installation: Installation,
+        depfiles: Mapping[str, str],
+        files: Files,
+        workdir: str,
+    ) -> Discovery:
+        """What the compile looked at, out of its dependency files (step name → text)."""
+
+    def judge_inputs(self, prepared: Prepared, scans: Mapping[str, Scan]) -> Prepared:
+        """The same job, marked as a bypass if the scans of its inputs ask for it."""
+
+    def validate(self, prepared: Prepared, outputs: tuple[Output, ...]) -> None:
+        """Raise :class:`~ptocache.errors.OutputRejectedError` for an output that is not valid."""
+
+
+_METHODS = ("flavour", "locate", "prepare", "plan", "collect", "discover", "judge_inputs", "validate")
+
+
+def validate(
+    toolchain: Toolchain, prepared: Prepared, outputs: tuple[Output, ...]
+) -> CheckedOutputs:
+    """Let the toolchain judge its outputs; the result is what the store publishes."""
+    toolchain.validate(prepared, outputs)
+    return CheckedOutputs(outputs, _CHECKED)
+
+
+class Registry:
+    """The toolchains of this installation, by name."""
+
+    def __init__(self, toolchains: Iterable[Toolchain] = ()) -> None:
+        self._toolchains: dict[str, Toolchain] = {}
+        for toolchain in toolchains:
+            self.add(toolchain, source="the caller")
+
+    @classmethod
+    def discover(cls) -> Registry:
+        """Every plugin that the installed distributions name.
+
+        Raises :class:`~ptocache.errors.PluginError` naming the distribution of a plugin that
+        cannot be loaded or does not fulfil the interface.
+        """
+        from importlib.metadata import entry_points
+
+        registry = cls()
+        for point in entry_points(group=GROUP):
+            source = f"{point.dist.name if point.dist else 'unknown'}: {point.name} = {point.value}"
+            try:
+                loaded = point.load()
+            except Exception as error:
+                raise PluginError(
+                    f"the toolchain plugin {source} cannot be imported: {error}",
+                    hint="reinstall or uninstall that distribution",
+                ) from error
+            registry.add(loaded() if isinstance(loaded, type) else loaded, source=source)
+        return registry
+
+    def add(self, toolchain: Toolchain, *, source: str) -> None:
+        """Check a plugin and take it in.
+
+        Raises :class:`~ptocache.errors.PluginError` for one that misses a part of the interface.
+        """
+        for attribute, kind in (("name", str), ("version", str), ("ENV", tuple), ("SEARCH", tuple)):
+            if not isinstance(getattr(toolchain, attribute, None), kind):
+                raise PluginError(
+                    f"the toolchain plugin {source} has no {attribute} of type {kind.__name__}",
+                    hint="docs/how-to/write-a-toolchain.md shows the interface",
+                )
+        for method in _METHODS:
+            if not callable(getattr(toolchain, method, None)):
+                raise PluginError(
+                    f"the toolchain plugin {source} has no method {method}()",
+                    hint="docs/how-to/write-a-toolchain.md shows the interface",
+                )
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", toolchain.name):
+            raise PluginError(f"the toolchain plugin {source} has an unusable name")
+        if toolchain.name in self._toolchains:
+            raise PluginError(f"two toolchain plugins are called {toolchain.name!r}: {source}")
+        self._toolchains[toolchain.name] = toolchain
+
+    def get(self, name: str) -> Toolchain:
+        """The plugin of this name; raises :class:`~ptocache.errors.UnknownToolchainError`."""
+        found = self._toolchains.get(name)
+        if found is None:
+            raise UnknownToolchainError(
+                f"there is no toolchain {name!r}",
+                hint=f"installed: {', '.join(sorted(self._toolchains)) or 'none'}",
+            )
+        return found
+
+    def names(self) -> list[str]:
+        """The names, sorted."""
+        return sorted(self._toolchains)
+
+    def variables(self) -> dict[str, list[str]]:
+        """Name → patterns of the variables that a client must send along."""
+        return {
+            name: [*toolchain.ENV, *toolchain.SEARCH]
+            for name, toolchain in sorted(self._toolchains.items())
+        }
+
+
+def select(patterns: Iterable[str], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The variables of ``env`` that the patterns name, sorted; one pattern form for all sides."""
+    from fnmatch import fnmatchcase
+
+    chosen = set()
+    for pattern in patterns:
+        if "*" in pattern or "?" in pattern or "[" in pattern:
+            chosen.update(name for name in env if fnmatchcase(name, pattern))
+        elif pattern in env:
+            chosen.add(pattern)
+    return tuple((name, env[name]) for name in sorted(chosen))
