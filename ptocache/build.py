@@ -73,16 +73,12 @@ def build(
         steps = toolchain.plan(prepared, identity.installation, workspace.work)
         started_ns = moment()
         try:
-            ran = run(
-                steps, toolchain.collect(prepared), workspace, dict(job.env), limits, cancel
-            )
+            ran = run(steps, toolchain.collect(prepared), workspace, dict(job.env), limits, cancel)
         except ToolFailedError as error:
             found = _discover(
                 toolchain, prepared, identity, error.depfiles, contents, workspace.work
             )
-            observed = observe(
-                contents, found.present, found.absent, job.source_dir, started_ns
-            )
+            observed = observe(contents, found.present, found.absent, job.source_dir, started_ns)
             repeatable = error.complete and not (found.bypass or prepared.bypass or observed.moved)
             return Failed(error, observed.dependencies, repeatable)
         checked = validate(toolchain, prepared, ran.outputs)
@@ -134,9 +130,7 @@ def _names(ran: Ran, directory: str) -> bool:
     return any(needle in text for text in texts)
 
 
-def _provenance(
-    steps: tuple[Step, ...], identity: Identity, ran: Ran, workdir: str
-) -> Provenance:
+def _provenance(steps: tuple[Step, ...], identity: Identity, ran: Ran, workdir: str) -> Provenance:
     return Provenance(
         commands=tuple(
             tuple(word.replace(workdir, "<private>") for word in step.argv) for step in steps

@@ -28,7 +28,7 @@ from .errors import (
     WireError,
     from_wire,
 )
-from .model import Answer, Artifact, Descriptor, Input, Job, Log
+from .model import Answer, Artifact, Descriptor, Input, Job, Log, select
 from .outcome import Outcome, Reason
 
 TYPE_CHECKING = False
@@ -85,9 +85,7 @@ class ResultOutput:
                 import mmap
 
                 assert self._artifact.file is not None
-                mapped = mmap.mmap(
-                    self._artifact.file.fileno(), self.size, access=mmap.ACCESS_READ
-                )
+                mapped = mmap.mmap(self._artifact.file.fileno(), self.size, access=mmap.ACCESS_READ)
                 self._view = memoryview(mapped)
         return self._view
 
@@ -196,12 +194,22 @@ class Result:
 class _Pending:
     """A request on its way through :meth:`Client.compile_many`."""
 
-    __slots__ = ("data", "request", "started")
+    __slots__ = ("data", "env", "request", "started")
 
-    def __init__(self, request: wire.Request, data: dict[str, bytes]) -> None:
+    def __init__(
+        self, request: wire.Request, data: dict[str, bytes], env: Mapping[str, str]
+    ) -> None:
         self.request = request
+        """Without its environment: the daemon says which variables it wants."""
         self.data = data
+        self.env = env
         self.started = time.perf_counter()
+
+    def message(self, number: int, patterns: Iterable[str], *, full: bool) -> dict[str, Any]:
+        """The message to send, with the bytes of the inputs if ``full``."""
+        job = self.request.job._replace(env=select(patterns, self.env))
+        data = self.data if full else {}
+        return wire.compile_message(number, self.request._replace(job=job, data=data))
 
 
 class Client:
@@ -278,12 +286,11 @@ class Client:
             raise BadRequestError(f"there is no mode {mode!r}", hint=f"one of {', '.join(MODES)}")
         data = {name: _bytes(name, source) for name, source in inputs.items()}
         directory = os.path.realpath(source_dir) if os.fspath(source_dir) else ""
-        # The daemon says which variables it wants when the connection is made.
         job = Job(
             toolchain=toolchain,
             arch=arch,
             options=tuple(options),
-            env=tuple(sorted((os.environ if env is None else env).items())),
+            env=(),
             inputs=tuple(sorted(Input(name, Digest.of(text)) for name, text in data.items())),
             outputs=tuple(outputs),
             symbols=tuple(symbols),
@@ -291,7 +298,8 @@ class Client:
             cwd=_cwd(),
             kernel=kernel or os.path.splitext(os.path.basename(next(iter(data), "")))[0],
         )
-        return _Pending(wire.Request(job, {}, chosen, salt or self.settings["request.salt"]), data)
+        request = wire.Request(job, {}, chosen, salt or self.settings["request.salt"])
+        return _Pending(request, data, os.environ if env is None else env)
 
     def compile_many(self, jobs: Iterable[_Pending]) -> Iterator[tuple[int, Result]]:
         """Compile jobs made by :meth:`job`; yields (position, result) as they finish. Failures are
@@ -351,13 +359,19 @@ class Client:
         try:
             connection = self._take(start=True)
             for start in range(0, len(jobs), _BATCH):
-                connection.ask({n: waiting[n] for n in range(start, min(start + _BATCH, len(jobs)))})
+                connection.ask(
+                    {n: waiting[n] for n in range(start, min(start + _BATCH, len(jobs)))}
+                )
             while waiting:
-                number, answer = connection.answer(waiting)
-                if answer is not None:
-                    yield number, _result(waiting.pop(number), answer)
-            self._give(connection)
-            connection = None
+                number, answer = asked.answer(waiting)
+                if answer is None:
+                    continue
+                result = _result(waiting.pop(number), answer)
+                if not waiting:
+                    # Before the last result: who takes only that one never comes back here.
+                    self._give(asked)
+                    connection = None
+                yield number, result
         except (WireError, OSError) as error:
             if self.settings["client.require"]:
                 raise _unavailable(error) from error
@@ -437,7 +451,9 @@ class Client:
         """Compile in this process through the same plugin, without a cache."""
         from .fallback import compile_alone
 
-        return _result(pending, compile_alone(pending.request, pending.data, self.settings))
+        job = pending.request.job._replace(env=tuple(sorted(pending.env.items())))
+        request = pending.request._replace(job=job)
+        return _result(pending, compile_alone(request, pending.data, self.settings))
 
 
 class _Connection:
@@ -483,7 +499,7 @@ class _Connection:
     def ask(self, jobs: dict[int, _Pending]) -> None:
         """Send requests in one message; input bytes stay here until the daemon asks for them."""
         messages = [
-            wire.compile_message(number, self._trim(pending.request))
+            pending.message(number, self._patterns(pending), full=False)
             for number, pending in jobs.items()
         ]
         if len(messages) == 1:
@@ -499,17 +515,14 @@ class _Connection:
             raise FrameError("an answer to a request that was not made")
         if message["type"] == "need":
             pending = waiting[number]
-            full = pending.request._replace(data=pending.data)
-            self.send(wire.compile_message(number, self._trim(full)))
+            self.send(pending.message(number, self._patterns(pending), full=True))
             return number, None
         if message["type"] != "answer":
             raise FrameError(f"an answer of type {message['type']!r}")
         return number, wire.parse_answer(message, fds)
 
-    def _trim(self, request: wire.Request) -> wire.Request:
-        """Leave only the variables that the daemon's toolchain declares."""
-        patterns = self.variables.get(request.job.toolchain, [])
-        return request._replace(job=request.job._replace(env=_chosen(patterns, request.job.env)))
+    def _patterns(self, pending: _Pending) -> list[str]:
+        return self.variables.get(pending.request.job.toolchain, [])
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one message."""
@@ -585,20 +598,6 @@ def connect(
     if root is not None:
         named["store.root"] = os.path.abspath(root)
     return Client(load(env, named))
-
-
-def _chosen(
-    patterns: Iterable[str], env: tuple[tuple[str, str], ...]
-) -> tuple[tuple[str, str], ...]:
-    plain = {p for p in patterns if not set(p) & set("*?[")}
-    wild = [p for p in patterns if p not in plain]
-    if not wild:
-        return tuple(item for item in env if item[0] in plain)
-    from fnmatch import fnmatchcase
-
-    return tuple(
-        item for item in env if item[0] in plain or any(fnmatchcase(item[0], p) for p in wild)
-    )
 
 
 def _bytes(name: str, source: Source) -> bytes:

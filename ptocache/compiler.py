@@ -432,7 +432,9 @@ def _read_output(workspace: Workspace, name: str, file: str) -> Output:
             data = opened.read()
             mode = os.fstat(opened.fileno()).st_mode & 0o777
     except OSError as error:
-        raise OutputRejectedError(f"the output {name} ({file}) cannot be read: {error.strerror}") from error
+        raise OutputRejectedError(
+            f"the output {name} ({file}) cannot be read: {error.strerror}"
+        ) from error
     return Output(name, data, mode)
 
 

@@ -122,7 +122,9 @@ TABLE: tuple[Row, ...] = (
     Row("store.max_size", "PTOCACHE_MAX_SIZE", parse_size, "10G", "bytes on disk before eviction"),
     Row("store.low_water", "PTOCACHE_LOW_WATER", _fraction, "0.9", "part kept by an eviction"),
     Row("store.max_age", "PTOCACHE_MAX_AGE", parse_age, "0", "evict entries unused for so long"),
-    Row("store.fsync", "PTOCACHE_FSYNC", _flag, "true", "flush blobs to disk before an entry exists"),
+    Row(
+        "store.fsync", "PTOCACHE_FSYNC", _flag, "true", "flush blobs to disk before an entry exists"
+    ),
     Row("compile.jobs", "PTOCACHE_JOBS", _count, None, "compilers at once"),
     Row("compile.step_timeout", "PTOCACHE_STEP_TIMEOUT", parse_age, "15m", "limit of one step"),
     Row("compile.negative_ttl", "PTOCACHE_NEGATIVE_TTL", parse_age, "5m", "memory of failures"),

@@ -218,9 +218,8 @@ def from_wire(document: Mapping[str, Any]) -> PtocacheError:
     """The error that a peer sent. A code of a newer peer becomes a plain :class:`PtocacheError`."""
     kind = _family(PtocacheError).get(str(document.get("code")), PtocacheError)
     fields = document.get("fields")
-    error = kind(
+    return kind(
         str(document.get("message", "")),
         hint=str(document.get("hint", "")),
         **({str(k): v for k, v in fields.items()} if isinstance(fields, dict) else {}),
     )
-    return error

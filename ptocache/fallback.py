@@ -11,10 +11,10 @@ from .compiler import Limits, probe
 from .contents import Contents
 from .errors import PtocacheError
 from .identity import Identities, Options, variables_of
-from .model import Answer
+from .model import Answer, select
 from .outcome import Outcome, Reason
 from .service import artifact_of, reason_of
-from .toolchain import Registry, select
+from .toolchain import Registry
 
 if TYPE_CHECKING:
     from .config import Settings

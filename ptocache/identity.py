@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .digest import Digest, canonical
 from .errors import ToolNotFoundError
-from .model import Component, Identity, Installation, ToolFile
+from .model import Component, Identity, Installation, ToolFile, select
 from .signature import Signature, settled, signature_of
-from .toolchain import select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from .toolchain import Probe, Toolchain
 
 SCHEMA = 1
+_KNOWN_LIMIT = 1024
 _DOMAIN = b"ptocache identity\n"
 _CPU_FIELDS = (
     "vendor_id", "cpu family", "model", "model name", "stepping", "flags",
@@ -55,6 +55,7 @@ class _Known(NamedTuple):
     identity: Identity
     principals: tuple[tuple[str, Signature | None], ...]
     others: tuple[tuple[str, Signature | None], ...]
+    directories: tuple[tuple[str, Signature | None], ...]
     absent: tuple[str, ...]
     unsettled: tuple[tuple[str, str], ...]
     """(path, SHA-256) of files too fresh for their stamps to be trusted."""
@@ -124,22 +125,32 @@ class Identities:
                 installation = toolchain.locate(dict(variables), self._probe, flavour)
                 self._remember(key, installation, before)
             known = self._identify(toolchain, installation)
+            if len(self._known) >= _KNOWN_LIMIT:
+                self._known.clear()
             self._known[memo] = known
         if self._on_found is not None:
             self._on_found(self._directories(installation))
         return known.identity
 
-    def unmoved(self, identity: Identity) -> bool:
-        """True if nothing of this toolchain changed since it was identified (stats of all files)."""
-        for known in list(self._known.values()):
-            if known.identity is identity:
-                return self._unmoved(known)
-        return False
+    def unmoved(
+        self,
+        toolchain: Toolchain,
+        flavour: str,
+        variables: tuple[tuple[str, str], ...],
+        identity: Identity,
+    ) -> bool:
+        """True if no file of this toolchain was touched since it was identified, and asking the
+        tools again would find the same ones."""
+        known = self._known.get((toolchain.name, toolchain.version, flavour, variables))
+        if known is None or known.identity is not identity or not self._files_unmoved(known):
+            return False
+        # A folder that moved may hold something new; the files alone do not tell.
+        return self.resolve(toolchain, flavour, variables).digest == identity.digest
 
     def hint(self, path: str) -> None:
         """Something happened at ``path``: what lives there is confirmed in full when next asked."""
         for memo, known in list(self._known.items()):
-            places = (*known.principals, *known.others)
+            places = (*known.principals, *known.others, *known.directories)
             if any(path == place or os.path.dirname(path) == place for place, _ in places):
                 self._suspect.add(memo)
 
@@ -155,6 +166,11 @@ class Identities:
         return [(memo[0], known.identity) for memo, known in list(self._known.items())]
 
     def _unmoved(self, known: _Known) -> bool:
+        return self._files_unmoved(known) and all(
+            signature_of(path) == sign for path, sign in known.directories
+        )
+
+    def _files_unmoved(self, known: _Known) -> bool:
         return (
             all(signature_of(path) == sign for path, sign in (*known.principals, *known.others))
             and not any(os.access(path, os.F_OK) for path in known.absent)
@@ -167,8 +183,7 @@ class Identities:
         unsettled: list[tuple[str, str]] = []
         components: list[Component] = []
         uncertain = installation.uncertain
-        for directory in installation.directories:
-            others.append((directory, signature_of(directory)))
+        directories = tuple((path, signature_of(path)) for path in installation.directories)
         for file in installation.files:
             now_ns = time.time_ns()
             signature = signature_of(file.path)
@@ -184,13 +199,21 @@ class Identities:
                 uncertain = uncertain or f"{file.path} ({file.role}) is a script"
             components.append(
                 Component(
-                    file.role, file.path, os.path.realpath(file.path), Digest(sha256, signature.size)
+                    file.role,
+                    file.path,
+                    os.path.realpath(file.path),
+                    Digest(sha256, signature.size),
                 )
             )
         digest = identity_digest(toolchain, installation, components, self._options.relocatable)
         identity = Identity(digest, installation, tuple(components), uncertain)
         return _Known(
-            identity, tuple(principals), tuple(others), installation.absent, tuple(unsettled)
+            identity,
+            tuple(principals),
+            tuple(others),
+            directories,
+            installation.absent,
+            tuple(unsettled),
         )
 
     def _trusted(self, file: ToolFile) -> bool:

@@ -14,7 +14,7 @@ from .outcome import Outcome, Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
 SOURCE_BASE = "source"
@@ -118,6 +118,9 @@ class Prepared(NamedTuple):
     """Why the result must not be stored, if it must not."""
     detail: str = ""
     """The bypass in words: which option, which input."""
+    looked: bool = False
+    """True if the file system had a say (canonical paths): the same job may be prepared otherwise
+    the next time."""
 
 
 class Step(NamedTuple):
@@ -243,3 +246,19 @@ class Answer(NamedTuple):
     """What the compile cost when it ran; on a hit, what was saved."""
     identity: str = ""
     error: Mapping[str, Any] | None = None
+
+
+def select(patterns: Iterable[str], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The variables of ``env`` that the patterns name (``fnmatch`` forms), sorted by name.
+
+    Here, because client and daemon must choose alike.
+    """
+    chosen: set[str] = set()
+    for pattern in patterns:
+        if "*" in pattern or "?" in pattern or "[" in pattern:
+            from fnmatch import fnmatchcase
+
+            chosen.update(name for name in env if fnmatchcase(name, pattern))
+        elif pattern in env:
+            chosen.add(pattern)
+    return tuple((name, env[name]) for name in sorted(chosen))

@@ -1,9 +1,9 @@
 """The only file that spells a name on disk or a socket's place.
 
-    <root>/CACHEDIR.TAG  VERSION  daemon.lock  start.lock  daemon.log  index.sqlite
-    <root>/blobs/ab/abcdef…      immutable, mode 0400, named by the SHA-256 of their bytes
-    <root>/tmp/<name>            unfinished blobs and the private directories of running compiles
-    <root>/quarantine/<name>     damaged blobs, bounded
+<root>/CACHEDIR.TAG  VERSION  daemon.lock  start.lock  daemon.log  index.sqlite
+<root>/blobs/ab/abcdef…      immutable, mode 0400, named by the SHA-256 of their bytes
+<root>/tmp/<name>            unfinished blobs and the private directories of running compiles
+<root>/quarantine/<name>     damaged blobs, bounded
 """
 
 from __future__ import annotations

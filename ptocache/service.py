@@ -29,19 +29,18 @@ from .errors import (
 )
 from .identity import variables_of
 from .inflight import InFlight
-from .model import Answer, Artifact
+from .model import Answer, Artifact, select
 from .outcome import Cache, Event, Outcome, Reason
-from .toolchain import select
 from .wire import INLINE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Executor
 
-    from .action import Action, ActionKey
+    from .action import Action
     from .contents import Contents
     from .identity import Identities
-    from .model import Identity, Output, Prepared
+    from .model import Identity, Job, Output, Prepared
     from .store.store import Loaded, Store
     from .tally import Tally
     from .toolchain import Registry, Toolchain
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ptocache.service")
 _NEGATIVE_LIMIT = 1024
+_KEYS_LIMIT = 8192
 _WHY_FIELDS = 3
 
 
@@ -126,6 +126,7 @@ class Service:
         self._on_published = on_published
         self._flights: InFlight[_Flight, _Ticket] = InFlight()
         self._tasks: dict[_Flight, asyncio.Task[None]] = {}
+        self._keys: dict[tuple[Job, str, str], tuple[Prepared, Action]] = {}
         self._negative: dict[_Flight, _Remembered] = {}
         self._running: set[Cancel] = set()
 
@@ -213,8 +214,8 @@ class Service:
         except PtocacheError as error:
             result = _Result(self._failure(error, flight[0]), None, True)
         except asyncio.CancelledError:
-            error = CancelledError("nobody waits for this compile any more")
-            result = _Result(self._failure(error, flight[0]), None, False)
+            gone = CancelledError("nobody waits for this compile any more")
+            result = _Result(self._failure(gone, flight[0]), None, False)
         except Exception as error:
             _log.exception("a compile ended in a fault of ptocache or of a plugin")
             answer = self._failure(PtocacheError(f"internal error: {error!r}"), flight[0])
@@ -255,7 +256,7 @@ class Service:
                 self._remember(flight, answer, conditions)
             return _Result(answer, conditions, built.repeatable)
         bypass, detail = built.bypass, built.detail
-        if not bypass and not await self._in_io(self._identities.unmoved, question.identity):
+        if not bypass and not await self._in_io(self._unmoved, question):
             bypass, detail = Reason.TOOLCHAIN_CHANGED, "the toolchain changed meanwhile"
         if bypass:
             return _Result(self._unstored(question, built, bypass, detail), None, False)
@@ -294,9 +295,7 @@ class Service:
         finally:
             self._running.discard(cancel)
 
-    async def _alone(
-        self, question: _Question, reason: Reason, detail: str
-    ) -> Answer | NeedInputs:
+    async def _alone(self, question: _Question, reason: Reason, detail: str) -> Answer | NeedInputs:
         """Compile for this request only, and store nothing."""
         missing = self._missing(question)
         if missing:
@@ -330,6 +329,24 @@ class Service:
         )
         if identity is None:
             return None
+        prepared, action = self._key(request, toolchain, identity, env)
+        return _Question(request, toolchain, identity, prepared, action)
+
+    def _unmoved(self, question: _Question) -> bool:
+        job, toolchain = question.request.job, question.toolchain
+        variables = variables_of(toolchain, dict(job.env))
+        return self._identities.unmoved(
+            toolchain, toolchain.flavour(job), variables, question.identity
+        )
+
+    def _key(
+        self, request: Request, toolchain: Toolchain, identity: Identity, env: Mapping[str, str]
+    ) -> tuple[Prepared, Action]:
+        """Normal form and key; remembered where the file system has no say in them."""
+        asked = (request.job, request.salt, identity.digest)
+        known = self._keys.get(asked)
+        if known is not None:
+            return known
         job = request.job._replace(env=select(toolchain.ENV, env))
         prepared = toolchain.prepare(job, identity.installation)
         action = action_module.binary_action(
@@ -338,7 +355,11 @@ class Service:
             identity=identity.digest,
             salt=(self._salt, request.salt),
         )
-        return _Question(request, toolchain, identity, prepared, action)
+        if not prepared.looked:
+            if len(self._keys) >= _KEYS_LIMIT:
+                self._keys.clear()
+            self._keys[asked] = (prepared, action)
+        return prepared, action
 
     def _mode_of(self, request: Request) -> str:
         """The request's mode, unless the daemon's own is stricter."""
@@ -389,9 +410,7 @@ class Service:
             identity=question.identity.digest,
         )
 
-    def _unstored(
-        self, question: _Question, built: Built, reason: Reason, detail: str
-    ) -> Answer:
+    def _unstored(self, question: _Question, built: Built, reason: Reason, detail: str) -> Answer:
         return Answer(
             outcome=Outcome.BYPASS,
             key=question.action.key,
@@ -513,5 +532,3 @@ def _entry(question: _Question, built: Built) -> Entry:
         compile_ms=built.ran.compile_ms,
         provenance=built.provenance,
     )
-
-

@@ -24,7 +24,9 @@ _POLL_S = 0.01
 _LOG_LIMIT_BYTES = 8 << 20
 _ALREADY_SERVED = 5
 # Only the entry that "-c" adds is dropped: a file in "/" must not stand in for a module.
-_BOOT = "import sys; sys.path[:] = [p for p in sys.path if p]; from ptocache.daemon import main; main()"
+_BOOT = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; from ptocache.daemon import main; main()"
+)
 
 
 def start_daemon(

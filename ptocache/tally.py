@@ -38,7 +38,9 @@ class Tally:
             if saved_ms:
                 self._counts[Slot(cache, "saved_ms", 0, 0)] += saved_ms
 
-    def event(self, cache: Cache, event: Event, reason: Reason = Reason.NONE, count: int = 1) -> None:
+    def event(
+        self, cache: Cache, event: Event, reason: Reason = Reason.NONE, count: int = 1
+    ) -> None:
         """Something else happened ``count`` times."""
         with self._lock:
             self._counts[Slot(cache, "event", event, reason)] += count
@@ -83,7 +85,9 @@ def _cache_report(cache: Cache, counts: dict[Slot, int]) -> dict[str, Any]:
 
 def evicted(counts: dict[Slot, int]) -> int:
     """Entries removed to keep a limit, over both caches."""
-    return sum(n for slot, n in counts.items() if slot.kind == "event" and slot.what == Event.EVICTED)
+    return sum(
+        n for slot, n in counts.items() if slot.kind == "event" and slot.what == Event.EVICTED
+    )
 
 
 def _reasons(counts: dict[Slot, int], cache: Cache, kind: str, what: int) -> dict[int, int]:

@@ -100,7 +100,9 @@ class Toolchain(Protocol):
         Raises :class:`~ptocache.errors.BadRequestError` for what this toolchain cannot do.
         """
 
-    def plan(self, prepared: Prepared, installation: Installation, workdir: str) -> tuple[Step, ...]:
+    def plan(
+        self, prepared: Prepared, installation: Installation, workdir: str
+    ) -> tuple[Step, ...]:
         """The steps to run in ``workdir``, where the inputs lie under their names."""
 
     def collect(self, prepared: Prepared) -> Mapping[str, str]:
@@ -123,7 +125,16 @@ class Toolchain(Protocol):
         """Raise :class:`~ptocache.errors.OutputRejectedError` for an output that is not valid."""
 
 
-_METHODS = ("flavour", "locate", "prepare", "plan", "collect", "discover", "judge_inputs", "validate")
+_METHODS = (
+    "flavour",
+    "locate",
+    "prepare",
+    "plan",
+    "collect",
+    "discover",
+    "judge_inputs",
+    "validate",
+)
 
 
 def validate(
@@ -207,16 +218,3 @@ class Registry:
             name: [*toolchain.ENV, *toolchain.SEARCH]
             for name, toolchain in sorted(self._toolchains.items())
         }
-
-
-def select(patterns: Iterable[str], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The variables of ``env`` that the patterns name, sorted; one pattern form for all sides."""
-    from fnmatch import fnmatchcase
-
-    chosen = set()
-    for pattern in patterns:
-        if "*" in pattern or "?" in pattern or "[" in pattern:
-            chosen.update(name for name in env if fnmatchcase(name, pattern))
-        elif pattern in env:
-            chosen.add(pattern)
-    return tuple((name, env[name]) for name in sorted(chosen))

@@ -59,7 +59,7 @@ def pack(message: Mapping[str, Any]) -> bytes:
 
     Raises :class:`~ptocache.errors.BadRequestError` if it is longer than the protocol allows.
     """
-    body = msgpack.packb(message, use_bin_type=True, unicode_errors="surrogateescape")
+    body: bytes = msgpack.packb(message, use_bin_type=True, unicode_errors="surrogateescape")
     if len(body) > MAX_FRAME_BYTES:
         raise BadRequestError(
             f"a message of {len(body)} bytes is longer than the limit of {MAX_FRAME_BYTES}",
@@ -252,7 +252,11 @@ def parse_answer(message: Mapping[str, Any], fds: list[Descriptor]) -> Answer:
         remaining = iter(fds)
         artifacts = tuple(
             Artifact(
-                name, Digest(sha256, size), mode, data, None if data is not None else next(remaining)
+                name,
+                Digest(sha256, size),
+                mode,
+                data,
+                None if data is not None else next(remaining),
             )
             for name, sha256, size, mode, data in message["artifacts"]
         )
@@ -312,7 +316,9 @@ def _pairs(message: Mapping[str, Any], field: str) -> tuple[tuple[str, str], ...
     value = message.get(field, {})
     if not isinstance(value, dict) or len(value) > MAX_ITEMS:
         raise BadRequestError(f"{field} is not a map of at most {MAX_ITEMS} items")
-    pairs = [(_checked_text(field, name), _checked_text(field, text)) for name, text in value.items()]
+    pairs = [
+        (_checked_text(field, name), _checked_text(field, text)) for name, text in value.items()
+    ]
     if any("=" in name or not name for name, _ in pairs):
         raise BadRequestError(f"{field} has a name that no variable can have")
     return tuple(sorted(pairs))

@@ -187,7 +187,9 @@ class Blobs:
         """Keep at most :data:`QUARANTINE_LIMIT` damaged files."""
         try:
             with os.scandir(self._paths.quarantine) as found:
-                items = sorted((item.stat(follow_symlinks=False).st_ctime, item.path) for item in found)
+                items = sorted(
+                    (item.stat(follow_symlinks=False).st_ctime, item.path) for item in found
+                )
         except OSError:
             return
         for _, path in items[:-QUARANTINE_LIMIT]:

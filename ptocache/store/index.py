@@ -156,7 +156,9 @@ class Index:
 
     def _check_schema(self, read_only: bool) -> None:
         writer = self._writer
-        made = writer.execute("SELECT count(*) FROM sqlite_master WHERE name = 'meta'").fetchone()[0]
+        made = writer.execute("SELECT count(*) FROM sqlite_master WHERE name = 'meta'").fetchone()[
+            0
+        ]
         if not made:
             if read_only:
                 raise StoreDamagedError(f"the index {self.path} is empty", path=self.path)
@@ -244,9 +246,7 @@ class Index:
                 )
                 cursor.execute("DELETE FROM entry_blobs WHERE entry = ?", old)
             marks = ", ".join("?" * len(Row._fields))
-            cursor.execute(
-                f"INSERT INTO entries({_COLUMNS}) VALUES ({marks})", (None, *row[1:])
-            )
+            cursor.execute(f"INSERT INTO entries({_COLUMNS}) VALUES ({marks})", (None, *row[1:]))
             entry_id = cursor.lastrowid or 0
             added = 0
             for blob in blobs:
@@ -270,7 +270,9 @@ class Index:
 
     def entries_of_blob(self, sha256: str) -> list[int]:
         """Ids of the entries that need a blob."""
-        return [row[0] for row in self._read("SELECT entry FROM entry_blobs WHERE blob = ?", (sha256,))]
+        return [
+            row[0] for row in self._read("SELECT entry FROM entry_blobs WHERE blob = ?", (sha256,))
+        ]
 
     def select(self, selection: Selection, limit: int = -1) -> list[Row]:
         """The entries meant, least recently used first."""
@@ -292,7 +294,8 @@ class Index:
         with self._transaction() as connection:
             connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
             ids = [
-                row[0] for row in connection.execute(f"SELECT id FROM entries WHERE {where}", values)
+                row[0]
+                for row in connection.execute(f"SELECT id FROM entries WHERE {where}", values)
             ]
             connection.executemany("DELETE FROM entries WHERE id = ?", [(item,) for item in ids])
             orphans, freed = _release(connection, ids)

@@ -22,7 +22,7 @@ from ..accounting import Budget, Recency
 from ..contents import Conditions
 from ..digest import Digest
 from ..errors import StoreDamagedError, StoreUnusableError
-from ..model import Artifact, Descriptor
+from ..model import Artifact, StoredOutput
 from ..outcome import Cache, Event, Reason
 from ..signature import Signature, of_descriptor
 from ..tally import Slot, Tally
@@ -283,7 +283,7 @@ class Store:
                 pending.append(self.blobs.write(item.data))
             entry = entry._replace(
                 outputs=tuple(
-                    entry_document.StoredOutput(item.name, blob.digest, item.mode, blob.checksum)
+                    StoredOutput(item.name, blob.digest, item.mode, blob.checksum)
                     for item, blob in zip(checked.outputs, pending, strict=True)
                 )
             )
@@ -437,7 +437,9 @@ class Store:
                 continue
             found, check = document
             blobs = [BlobRow(Digest(sha256, size), size, check)]
-            blobs += [BlobRow(item.digest, item.digest.size, item.checksum) for item in found.outputs]
+            blobs += [
+                BlobRow(item.digest, item.digest.size, item.checksum) for item in found.outputs
+            ]
             if any(not _same_size(self.paths.blob(b.digest.sha256), b.digest.size) for b in blobs):
                 continue
             key = found.action_key
@@ -542,6 +544,3 @@ def _loaded(
     return Loaded(
         entry_id, entry, Conditions(entry.dependencies), tuple(artifacts), tuple(verified), weight
     )
-
-
-__all__ = ["Descriptor", "Loaded", "Published", "Removed", "Selection", "Store"]

@@ -40,7 +40,8 @@ def find(language: str, env: Mapping[str, str]) -> Found:
 
     Raises :class:`~ptocache.errors.ToolNotFoundError` with where it looked.
     """
-    variable, names = LANGUAGES[language]
+    variable, known = LANGUAGES[language]
+    names: tuple[str, ...] = known
     words = _words(variable, env.get(variable, ""))
     prefix: tuple[str, ...] = ()
     if words:
@@ -112,7 +113,9 @@ def _places(name: str, path: str) -> list[str]:
         return [name]
     if "/" in name:
         return []
-    return [os.path.join(folder, name) for folder in path.split(os.pathsep) if os.path.isabs(folder)]
+    return [
+        os.path.join(folder, name) for folder in path.split(os.pathsep) if os.path.isabs(folder)
+    ]
 
 
 def _describe(driver: tuple[str, ...], language: str, probe: Probe) -> dict[str, Any]:
@@ -137,7 +140,7 @@ def _describe(driver: tuple[str, ...], language: str, probe: Probe) -> dict[str,
 
 
 def _listed(text: str, title: str) -> list[str]:
-    head, found, tail = text.partition(title)
+    _, found, tail = text.partition(title)
     if not found:
         return []
     lines = tail.partition("End of search list.")[0].splitlines()
@@ -161,7 +164,12 @@ def _is_target_word(word: str, words: list[str]) -> bool:
     if word.startswith(("-m", "--param", "+", "l1-cache", "l2-cache")):
         return word != "-march=native"
     index = words.index(word)
-    return index > 0 and words[index - 1] in ("-target-cpu", "-tune-cpu", "-target-feature", "--param")
+    return index > 0 and words[index - 1] in (
+        "-target-cpu",
+        "-tune-cpu",
+        "-target-feature",
+        "--param",
+    )
 
 
 def _add_program(

@@ -76,6 +76,8 @@ class Options(NamedTuple):
     """``-nostdinc``: the compiler's own directories are not searched."""
     native: tuple[str, ...]
     """Options that mean "this processor"."""
+    paths: bool
+    """True if some option names a path."""
     unseen: str
     """The first option whose effect the key would not see; empty if there is none."""
 
@@ -103,6 +105,7 @@ class _Reader:
         self._names: list[str] = []
         self._native: list[str] = []
         self._no_system = False
+        self._paths = False
         self._unseen = ""
 
     def read(self) -> None:
@@ -122,7 +125,7 @@ class _Reader:
             tuple(self._all), tuple(self._compile), tuple(self._link), tuple(self._libraries),
             tuple(where["-iquote"]), tuple(where["-I"]), tuple(where["-isystem"]),
             tuple(where["-idirafter"]), tuple(where["-L"]), tuple(self._names), self._no_system,
-            tuple(self._native), self._unseen,
+            tuple(self._native), self._paths, self._unseen,
         )  # fmt: skip
 
     def _split(self, word: str, words: object) -> tuple[str, str]:
@@ -144,7 +147,8 @@ class _Reader:
         return found
 
     def _path(self, name: str, operand: str) -> None:
-        if operand.startswith("=") or operand.startswith("$SYSROOT"):
+        self._paths = True
+        if operand.startswith(("=", "$SYSROOT")):
             self._hide(name + operand)
         path = operand
         if not os.path.isabs(path):

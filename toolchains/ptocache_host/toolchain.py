@@ -24,7 +24,7 @@ from . import driver
 from .options import Options, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ptocache.toolchain import Files, Probe, Scan
 
@@ -104,7 +104,10 @@ class HostToolchain:
             native = _native(installation)
             keyed = (("native", native),)
             if not native:
-                bypass, detail = Reason.UNSUPPORTED_OPTION, f"{options.native[0]} cannot be resolved"
+                bypass, detail = (
+                    Reason.UNSUPPORTED_OPTION,
+                    f"{options.native[0]} cannot be resolved",
+                )
         if options.unseen:
             bypass, detail = Reason.UNSUPPORTED_OPTION, options.unseen
         if SHARED in outputs and not _linker(installation).get("dependency_file"):
@@ -119,6 +122,7 @@ class HostToolchain:
             keyed,
             bypass,
             detail,
+            looked=options.paths or any(name != _EPOCH for name, _ in job.env),
         )
 
     def plan(
@@ -151,7 +155,9 @@ class HostToolchain:
                     return prepared._replace(bypass=Reason.TIME_MACRO, detail=f"{token} in {name}")
             for token in _UNSEEN_TOKENS:
                 if token in found.tokens:
-                    return prepared._replace(bypass=Reason.UNSEEN_INPUT, detail=f"{token} in {name}")
+                    return prepared._replace(
+                        bypass=Reason.UNSEEN_INPUT, detail=f"{token} in {name}"
+                    )
         return prepared
 
     def discover(
@@ -188,7 +194,9 @@ class HostToolchain:
         bypass, detail = _judge_headers(job, present, files)
         return Discovery(
             present=tuple(_based(path, job.source_dir) for path in present),
-            absent=tuple(_based(path, job.source_dir) for path in absent if not path.startswith(inside)),
+            absent=tuple(
+                _based(path, job.source_dir) for path in absent if not path.startswith(inside)
+            ),
             bypass=bypass,
             detail=detail,
         )
@@ -210,7 +218,7 @@ class HostToolchain:
 
 
 def _sources(job: Job) -> tuple[_Source, ...]:
-    found = []
+    found: list[_Source] = []
     for item in job.inputs:
         language = _SUFFIXES.get(os.path.splitext(item.name)[1])
         if language:
@@ -242,9 +250,7 @@ def _compile_step(
     )  # fmt: skip
 
 
-def _link_step(
-    sources: tuple[_Source, ...], options: Options, installation: Installation
-) -> Step:
+def _link_step(sources: tuple[_Source, ...], options: Options, installation: Installation) -> Step:
     language = "c++" if any(source.language == "c++" for source in sources) else "c"
     listing: tuple[str, ...] = ()
     if _linker(installation).get("dependency_file"):
@@ -319,7 +325,7 @@ def _absolute(paths: Iterable[str], workdir: str) -> tuple[str, ...]:
     return tuple(os.path.join(workdir, path) for path in paths)
 
 
-def _directory_map(job: Job, workdir: str):  # type: ignore[no-untyped-def]
+def _directory_map(job: Job, workdir: str) -> Callable[[str], str]:
     """Where "beside this file" is: an input lies in the private directory only while it compiles."""
     inside = workdir.rstrip("/") + "/"
 
@@ -371,6 +377,8 @@ def _earlier_libraries(
             places = [os.path.join(directory, f"lib{name}{suffix}") for suffix in (".so", ".a")]
             hit = next((place for place in places if place in known), None)
             if hit is not None:
-                yield from (p for p in (*earlier, *places[: places.index(hit)]) if not files.exists(p))
+                yield from (
+                    p for p in (*earlier, *places[: places.index(hit)]) if not files.exists(p)
+                )
                 break
             earlier += places
