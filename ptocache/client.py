@@ -357,11 +357,9 @@ class Client:
         waiting = dict(enumerate(jobs))
         connection: _Connection | None = None
         try:
-            connection = self._take(start=True)
+            connection = asked = self._take(start=True)
             for start in range(0, len(jobs), _BATCH):
-                connection.ask(
-                    {n: waiting[n] for n in range(start, min(start + _BATCH, len(jobs)))}
-                )
+                asked.ask({n: waiting[n] for n in range(start, min(start + _BATCH, len(jobs)))})
             while waiting:
                 number, answer = asked.answer(waiting)
                 if answer is None:

@@ -334,7 +334,8 @@ def _collect(
     The end of the process counts, not the end of its streams: a child that it left behind may hold
     them open for ever.
     """
-    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     with selectors.DefaultSelector() as selector:
         for stream, kept in ((process.stdout, stdout), (process.stderr, stderr)):
             os.set_blocking(stream.fileno(), False)

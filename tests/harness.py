@@ -80,7 +80,8 @@ class DaemonProcess:
 
     def client(self, **overrides: object) -> Client:
         """A client of this daemon that requires it: no fallback hides a fault."""
-        return connect(env=self.env, **{"client_require": True, **overrides})
+        overrides.setdefault("client_require", True)
+        return connect(root=None, env=self.env, **overrides)
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
