@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from .includes import EMPTY_SCAN, scan
 from .model import ABSOLUTE_BASE, SOURCE_BASE, Dependency
-from .signature import Signature, of_descriptor, settled, signature_of
+from .signature import Signature, of_descriptor, settled, signature_of, unmoved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ class Contents:
 
     def sha256(self, path: str) -> str:
         """SHA-256 hex of the regular file at ``path``; empty if there is none."""
-        signature = signature_of(path)
         known = self._digests.get(path)
-        if known is not None and known[0] == signature:
+        if known is not None and unmoved(path, known[0]):
             return known[1]
+        signature = signature_of(path)
         if signature is None:
             return ""
         if self._records is not None and signature.size >= PERSIST_BYTES:
@@ -157,8 +157,11 @@ class Conditions:
         return all(self._empty(contents, directory) for directory in self._absent)
 
     def _empty(self, contents: Contents, directory: str) -> bool:
+        quiet = self._quiet.get(directory)
+        if quiet is not None and unmoved(directory, quiet):
+            return True
         signature = signature_of(directory)
-        if signature is None or self._quiet.get(directory) == signature:
+        if signature is None:
             return True
         now_ns = time.time_ns()
         if any(contents.exists(path) for path in self._absent[directory]):

@@ -208,9 +208,11 @@ class PtocacheWarning(UserWarning):
 
 
 def _family(root: type[PtocacheError]) -> dict[str, type[PtocacheError]]:
+    # A class elsewhere that only refines one of these shares its code, and must not stand for it.
     found = {root.code: root}
     for child in root.__subclasses__():
-        found.update(_family(child))
+        for code, kind in _family(child).items():
+            found.setdefault(code, kind)
     return found
 
 
@@ -218,8 +220,7 @@ def from_wire(document: Mapping[str, Any]) -> PtocacheError:
     """The error that a peer sent. A code of a newer peer becomes a plain :class:`PtocacheError`."""
     kind = _family(PtocacheError).get(str(document.get("code")), PtocacheError)
     fields = document.get("fields")
-    return kind(
-        str(document.get("message", "")),
-        hint=str(document.get("hint", "")),
-        **({str(k): v for k, v in fields.items()} if isinstance(fields, dict) else {}),
-    )
+    error = kind(str(document.get("message", "")), hint=str(document.get("hint", "")))
+    # Not as arguments: a peer may use any name, those of our parameters too.
+    error.fields = {str(k): v for k, v in fields.items()} if isinstance(fields, dict) else {}
+    return error

@@ -2,7 +2,8 @@
 
 An identity is resolved once per (plugin, flavour, variables) and remembered: in memory, and in the store across
 restarts. On every request a stat of the principal files confirms it. Everything else that belongs to
-it (libraries, the directories in which tools look for each other) is confirmed when an event hints at
+it (libraries, the folders in which tools look for each other, the empty earlier places of a search) is
+confirmed when an event hints at
 it, by the periodic re-scan, and before and after each compile.
 """
 
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from .digest import Digest, canonical
 from .errors import ToolNotFoundError
 from .model import Component, Identity, Installation, ToolFile, select
-from .signature import Signature, settled, signature_of
+from .signature import Signature, settled, signature_of, unmoved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -94,10 +95,7 @@ class Identities:
         if known is None or memo in self._suspect:
             return None
         for path, signature in known.principals:
-            if signature_of(path) != signature:
-                return None
-        for path in known.absent:
-            if os.access(path, os.F_OK):
+            if not unmoved(path, signature):
                 return None
         for path, sha256 in known.unsettled:
             if self._contents.sha256(path) != sha256:
@@ -151,7 +149,8 @@ class Identities:
         """Something happened at ``path``: what lives there is confirmed in full when next asked."""
         for memo, known in list(self._known.items()):
             places = (*known.principals, *known.others, *known.directories)
-            if any(path == place or os.path.dirname(path) == place for place, _ in places):
+            touched = any(path == place or os.path.dirname(path) == place for place, _ in places)
+            if touched or path in known.absent:
                 self._suspect.add(memo)
 
     def rescan(self) -> int:
@@ -281,6 +280,7 @@ class Identities:
     @staticmethod
     def _directories(installation: Installation) -> set[str]:
         found = set(installation.directories)
+        found.update(os.path.dirname(path) for path in installation.absent)
         for file in installation.files:
             found.add(os.path.dirname(file.path))
             found.add(os.path.dirname(os.path.realpath(file.path)))

@@ -246,6 +246,8 @@ class Answer(NamedTuple):
     """What the compile cost when it ran; on a hit, what was saved."""
     identity: str = ""
     error: Mapping[str, Any] | None = None
+    packed: bytes = b""
+    """The answer as the wire carries it, if it was packed before; not part of its value."""
 
 
 def select(patterns: Iterable[str], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

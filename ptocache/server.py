@@ -49,6 +49,8 @@ STALL_S = 60.0
 """A peer in the middle of a frame, or with unread answers, must move within this time."""
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 0.1
+_REMEMBERED_REQUESTS = 4096
+_REMEMBERED_BYTES = 4096
 
 Control = Callable[[Mapping[str, Any]], Awaitable[Any]]
 """An administrative request: a message in, a value of plain types out."""
@@ -69,6 +71,7 @@ class Server:
         self._controls = controls
         self._variables = variables
         self._connections: set[_Connection] = set()
+        self._requests: dict[bytes, wire.Request] = {}
         self._loop = asyncio.get_running_loop()
         self.last_activity_s = time.monotonic()
 
@@ -190,7 +193,7 @@ class Server:
     def _compile(self, connection: _Connection, message: Mapping[str, Any]) -> None:
         request_id = _id(message)
         try:
-            request = wire.parse_compile(message)
+            request = self._request(message)
         except BadRequestError as error:
             connection.answer(request_id, self._service.refuse(error))
             return
@@ -199,6 +202,19 @@ class Server:
             connection.answer(request_id, answer)
         else:
             connection.begin(self._compile_slowly(connection, request_id, request))
+
+    def _request(self, message: Mapping[str, Any]) -> wire.Request:
+        """The request in a message; one that was read before is not read again."""
+        document = message.get("request")
+        if not isinstance(document, bytes) or len(document) > _REMEMBERED_BYTES:
+            return wire.parse_compile(message)
+        known = self._requests.get(document)
+        if known is None:
+            known = wire.parse_compile(message)
+            if len(self._requests) >= _REMEMBERED_REQUESTS:
+                self._requests.clear()
+            self._requests[document] = known
+        return known
 
     async def _compile_slowly(
         self, connection: _Connection, request_id: int, request: wire.Request

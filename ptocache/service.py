@@ -31,7 +31,7 @@ from .identity import variables_of
 from .inflight import InFlight
 from .model import Answer, Artifact, select
 from .outcome import Cache, Event, Outcome, Reason
-from .wire import INLINE_BYTES
+from .wire import INLINE_BYTES, pack_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,6 +89,8 @@ class _Remembered(NamedTuple):
 _Flight = tuple[str, str]
 """(action key, source directory): discovered inputs may lie in the latter."""
 _Ticket = asyncio.Future[_Result]
+_Whom = tuple["Toolchain", str, tuple[tuple[str, str], ...]]
+"""A toolchain, the flavour of it, and the variables that decide where its tools are."""
 
 
 class Service:
@@ -126,6 +128,7 @@ class Service:
         self._on_published = on_published
         self._flights: InFlight[_Flight, _Ticket] = InFlight()
         self._tasks: dict[_Flight, asyncio.Task[None]] = {}
+        self._whoms: dict[Job, _Whom] = {}
         self._keys: dict[tuple[Job, str, str], tuple[Prepared, Action]] = {}
         self._negative: dict[_Flight, _Remembered] = {}
         self._running: set[Cancel] = set()
@@ -311,43 +314,43 @@ class Service:
         question = self._understand(request, resolved=None)
         if question is not None:
             return question
-        toolchain = self._registry.get(request.job.toolchain)
-        variables = variables_of(toolchain, dict(request.job.env))
-        identity = await self._in_io(
-            self._identities.resolve, toolchain, toolchain.flavour(request.job), variables
-        )
+        identity = await self._in_io(self._identities.resolve, *self._whom(request.job))
         question = self._understand(request, resolved=identity)
         assert question is not None
         return question
 
     def _understand(self, request: Request, resolved: Identity | None) -> _Question | None:
         """Key a request; ``None`` if its toolchain must be resolved first."""
-        toolchain = self._registry.get(request.job.toolchain)
-        env = dict(request.job.env)
-        identity = resolved or self._identities.confirmed(
-            toolchain, toolchain.flavour(request.job), variables_of(toolchain, env)
-        )
+        toolchain, flavour, variables = self._whom(request.job)
+        identity = resolved or self._identities.confirmed(toolchain, flavour, variables)
         if identity is None:
             return None
-        prepared, action = self._key(request, toolchain, identity, env)
+        prepared, action = self._key(request, toolchain, identity)
         return _Question(request, toolchain, identity, prepared, action)
 
     def _unmoved(self, question: _Question) -> bool:
-        job, toolchain = question.request.job, question.toolchain
-        variables = variables_of(toolchain, dict(job.env))
-        return self._identities.unmoved(
-            toolchain, toolchain.flavour(job), variables, question.identity
-        )
+        return self._identities.unmoved(*self._whom(question.request.job), question.identity)
+
+    def _whom(self, job: Job) -> _Whom:
+        """Who compiles a job, and which variables decide where its tools are."""
+        known = self._whoms.get(job)
+        if known is None:
+            toolchain = self._registry.get(job.toolchain)
+            known = (toolchain, toolchain.flavour(job), variables_of(toolchain, dict(job.env)))
+            if len(self._whoms) >= _KEYS_LIMIT:
+                self._whoms.clear()
+            self._whoms[job] = known
+        return known
 
     def _key(
-        self, request: Request, toolchain: Toolchain, identity: Identity, env: Mapping[str, str]
+        self, request: Request, toolchain: Toolchain, identity: Identity
     ) -> tuple[Prepared, Action]:
         """Normal form and key; remembered where the file system has no say in them."""
         asked = (request.job, request.salt, identity.digest)
         known = self._keys.get(asked)
         if known is not None:
             return known
-        job = request.job._replace(env=select(toolchain.ENV, env))
+        job = request.job._replace(env=select(toolchain.ENV, dict(request.job.env)))
         prepared = toolchain.prepare(job, identity.installation)
         action = action_module.binary_action(
             prepared,
@@ -398,7 +401,12 @@ class Service:
         return answer
 
     def _hit(self, question: _Question, loaded: Loaded, outcome: Outcome) -> Answer:
-        return self._settle(self._carry(question, loaded, outcome))
+        if outcome is not Outcome.MEMORY_HIT:
+            return self._settle(self._carry(question, loaded, outcome))
+        if not loaded.answers:
+            answer = self._carry(question, loaded, outcome)
+            loaded.answers.append(answer._replace(packed=pack_answer(answer)))
+        return self._settle(loaded.answers[0])
 
     def _carry(self, question: _Question, loaded: Loaded, outcome: Outcome) -> Answer:
         return Answer(

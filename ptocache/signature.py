@@ -37,6 +37,22 @@ def signature_of(path: str) -> Signature | None:
     return Signature(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
 
+def unmoved(path: str, known: Signature | None) -> bool:
+    """True if ``path`` still has this signature; the form of :func:`signature_of` for every hit."""
+    try:
+        info = os.stat(path)
+    except (OSError, ValueError):
+        return known is None
+    return (
+        known is not None
+        and info.st_ctime_ns == known.ctime_ns
+        and info.st_mtime_ns == known.mtime_ns
+        and info.st_size == known.size
+        and info.st_ino == known.inode
+        and info.st_dev == known.device
+    )
+
+
 def of_descriptor(fd: int) -> Signature:
     """The signature of an open file."""
     info = os.fstat(fd)

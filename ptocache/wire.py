@@ -80,9 +80,22 @@ def body_length(header: bytes | bytearray | memoryview, limit: int = MAX_FRAME_B
 def unpack(body: bytes | bytearray | memoryview) -> dict[str, Any]:
     """The message in a body; raises :class:`~ptocache.errors.FrameError` for anything but a map
     with text keys and a text ``type``."""
+    message = _unpack(body)
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise FrameError("a frame that is not a message: no map with a type")
+    return message
+
+
+def pack_document(document: Mapping[str, Any]) -> bytes:
+    """The bytes of a map that travels inside a message."""
+    packed: bytes = msgpack.packb(document, use_bin_type=True, unicode_errors="surrogateescape")
+    return packed
+
+
+def _unpack(data: bytes | bytearray | memoryview) -> object:
     try:
-        message = msgpack.unpackb(
-            body,
+        found: object = msgpack.unpackb(
+            data,
             raw=False,
             strict_map_key=True,
             max_ext_len=0,
@@ -90,9 +103,7 @@ def unpack(body: bytes | bytearray | memoryview) -> dict[str, Any]:
         )
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise FrameError(f"a frame that is not msgpack: {error}") from error
-    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise FrameError("a frame that is not a message: no map with a type")
-    return message
+    return found
 
 
 class Reader:
@@ -145,11 +156,22 @@ def welcome(version: str, pid: int, variables: Mapping[str, list[str]]) -> dict[
 
 
 def compile_message(request_id: int, request: Request) -> dict[str, Any]:
-    """A compile request; :func:`parse_compile` is its inverse."""
-    job = request.job
+    """A compile request; :func:`parse_compile` is its inverse.
+
+    The request itself is one byte string inside the message: equal requests are equal bytes, so that
+    a daemon need not read again what it has read before.
+    """
     return {
         "type": "compile",
         "id": request_id,
+        "request": pack_document(request_document(request)),
+    }
+
+
+def request_document(request: Request) -> dict[str, Any]:
+    """The map inside a compile message."""
+    job = request.job
+    return {
         "toolchain": job.toolchain,
         "arch": job.arch,
         "options": list(job.options),
@@ -169,11 +191,24 @@ def compile_message(request_id: int, request: Request) -> dict[str, Any]:
 
 
 def parse_compile(message: Mapping[str, Any]) -> Request:
-    """Read and check a compile request.
+    """Read and check the request in a compile message.
 
     Raises :class:`~ptocache.errors.BadRequestError` naming the field that is wrong, input bytes
     that do not match their digest included.
     """
+    document = message.get("request")
+    if not isinstance(document, bytes):
+        raise BadRequestError("a compile message without a request")
+    try:
+        return parse_request(_unpack(document))
+    except FrameError as error:
+        raise BadRequestError(f"a compile request that cannot be read: {error.message}") from error
+
+
+def parse_request(message: object) -> Request:
+    """Read and check the map inside a compile message; raises as :func:`parse_compile` does."""
+    if not isinstance(message, dict):
+        raise BadRequestError("a compile request that is not a map")
     inputs: list[Input] = []
     data: dict[str, bytes] = {}
     for item in _list(message, "inputs"):
@@ -220,27 +255,40 @@ def answer_message(
     request_id: int, answer: Answer
 ) -> tuple[dict[str, Any], tuple[Descriptor, ...]]:
     """An answer and the descriptors that go with it, in the order of their artifacts."""
-    fds = tuple(item.file for item in answer.artifacts if item.file is not None)
-    message = {
+    fds = descriptors_of(answer)
+    return {
         "type": "answer",
         "id": request_id,
-        "outcome": answer.outcome.label,
-        "reason": answer.reason.label,
-        "detail": answer.detail,
-        "key": answer.key,
-        "artifacts": [
-            [item.name, item.digest.sha256, item.digest.size, item.mode, item.data]
-            for item in answer.artifacts
-        ],
-        "stdout": answer.log.stdout,
-        "stderr": answer.log.stderr,
-        "exit_code": answer.exit_code,
-        "compile_ms": answer.compile_ms,
-        "identity": answer.identity,
-        "error": answer.error,
+        "answer": answer.packed or pack_answer(answer),
         "fds": len(fds),
-    }
-    return message, fds
+    }, fds
+
+
+def descriptors_of(answer: Answer) -> tuple[Descriptor, ...]:
+    """The descriptors that go with an answer."""
+    return tuple(item.file for item in answer.artifacts if item.file is not None)
+
+
+def pack_answer(answer: Answer) -> bytes:
+    """The map inside an answer's message: the same bytes whoever asks."""
+    return pack_document(
+        {
+            "outcome": answer.outcome.label,
+            "reason": answer.reason.label,
+            "detail": answer.detail,
+            "key": answer.key,
+            "artifacts": [
+                [item.name, item.digest.sha256, item.digest.size, item.mode, item.data]
+                for item in answer.artifacts
+            ],
+            "stdout": answer.log.stdout,
+            "stderr": answer.log.stderr,
+            "exit_code": answer.exit_code,
+            "compile_ms": answer.compile_ms,
+            "identity": answer.identity,
+            "error": answer.error,
+        }
+    )
 
 
 def parse_answer(message: Mapping[str, Any], fds: list[Descriptor]) -> Answer:
@@ -249,6 +297,7 @@ def parse_answer(message: Mapping[str, Any], fds: list[Descriptor]) -> Answer:
     Raises :class:`~ptocache.errors.FrameError` for a map that is no answer.
     """
     try:
+        document: Any = _unpack(message["answer"])
         remaining = iter(fds)
         artifacts = tuple(
             Artifact(
@@ -258,19 +307,19 @@ def parse_answer(message: Mapping[str, Any], fds: list[Descriptor]) -> Answer:
                 data,
                 None if data is not None else next(remaining),
             )
-            for name, sha256, size, mode, data in message["artifacts"]
+            for name, sha256, size, mode, data in document["artifacts"]
         )
         return Answer(
-            outcome=OUTCOME_BY_LABEL[message["outcome"]],
-            key=message["key"],
-            reason=REASON_BY_LABEL.get(message["reason"], Reason.NONE),
-            detail=message["detail"],
+            outcome=OUTCOME_BY_LABEL[document["outcome"]],
+            key=document["key"],
+            reason=REASON_BY_LABEL.get(document["reason"], Reason.NONE),
+            detail=document["detail"],
             artifacts=artifacts,
-            log=Log(message["stdout"], message["stderr"]),
-            exit_code=message["exit_code"],
-            compile_ms=message["compile_ms"],
-            identity=message["identity"],
-            error=message["error"],
+            log=Log(document["stdout"], document["stderr"]),
+            exit_code=document["exit_code"],
+            compile_ms=document["compile_ms"],
+            identity=document["identity"],
+            error=document["error"],
         )
     except (KeyError, ValueError, TypeError, StopIteration) as error:
         raise FrameError(f"an answer that cannot be read: {error!r}") from error

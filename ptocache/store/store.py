@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ..action import Action, ActionKey
     from ..contents import Contents
     from ..entry import Entry
+    from ..model import Answer
     from ..paths import StorePaths
     from ..toolchain import CheckedOutputs
 
@@ -56,6 +57,8 @@ class Loaded(NamedTuple):
     """Per artifact the signature under which its file was verified; ``None`` for inline bytes."""
     weight: int
     """Bytes that it takes in memory."""
+    answers: list[Answer]
+    """Room for the one answer that it gives whenever it is hit, made once."""
 
     def intact(self) -> bool:
         """True unless the file behind a large output was written to since it was verified."""
@@ -539,8 +542,15 @@ def _plain(text: str) -> str:
 def _loaded(
     entry_id: int, entry: Entry, artifacts: list[Artifact], verified: list[Signature | None]
 ) -> Loaded:
-    weight = _ENTRY_OVERHEAD_BYTES + sum(len(item.data or b"") for item in artifacts)
+    # Twice: an answer ready to be sent holds them once more.
+    weight = _ENTRY_OVERHEAD_BYTES + 2 * sum(len(item.data or b"") for item in artifacts)
     weight += len(entry.log.stdout) + len(entry.log.stderr) + 256 * len(entry.dependencies)
     return Loaded(
-        entry_id, entry, Conditions(entry.dependencies), tuple(artifacts), tuple(verified), weight
+        entry_id,
+        entry,
+        Conditions(entry.dependencies),
+        tuple(artifacts),
+        tuple(verified),
+        weight,
+        [],
     )

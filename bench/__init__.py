@@ -1,0 +1,1 @@
+"""Benchmarks: each prints ratios against a named rival measured in the same run."""
