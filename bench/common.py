@@ -28,13 +28,16 @@ class Spread(NamedTuple):
     median: float
     p99: float
     worst: float
-    count: int
+    runs: int
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Spread:
         """Sort and pick."""
         ordered = sorted(seconds)
-        pick = lambda part: ordered[min(len(ordered) - 1, int(len(ordered) * part))] * 1e6  # noqa: E731
+
+        def pick(part: float) -> float:
+            return ordered[min(len(ordered) - 1, int(len(ordered) * part))] * 1e6
+
         return cls(pick(0.5), pick(0.99), ordered[-1] * 1e6, len(ordered))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING
@@ -116,4 +115,4 @@ def echo_client(request: int, answer: int) -> tuple[Callable[[], object], int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
