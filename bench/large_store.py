@@ -136,7 +136,8 @@ def during_gc(client: Client, chosen: list[int]) -> tuple[list[float], float]:
     number = 0
     while not over.is_set():
         # Just used, so the last to go: these stay hits all along.
-        found += timed(lambda: ask(client, chosen[number % SAMPLE], (Outcome.MEMORY_HIT,)), 1)
+        wanted = chosen[number % SAMPLE]
+        found += timed(lambda n=wanted: ask(client, n, (Outcome.MEMORY_HIT,)), 1)  # type: ignore[misc]
         number += 1
     thread.join()
     return found, took[0]

@@ -11,6 +11,7 @@ import array
 import errno
 import os
 import socket
+import struct
 import time
 
 from . import __version__, paths, wire
@@ -39,11 +40,15 @@ if TYPE_CHECKING:
     Source = bytes | str | os.PathLike[str]
 
 CONNECT_S = 2.0
-GREETING_S = 10.0
 START_S = 20.0
 _IDLE_CONNECTIONS = 8
 _READ_BYTES = 1 << 18
 _BATCH = 256
+LIVENESS_S = 5.0
+"""A daemon that says nothing for so long is asked whether it lives, and given as long to answer."""
+_LIVENESS_ID = -1
+# The daemon's own trouble, not the compile's: this process may well succeed.
+_STEP_ASIDE = frozenset({Reason.CANCELLED, Reason.SYSTEM, Reason.INTERNAL})
 
 
 class ResultOutput:
@@ -308,7 +313,21 @@ class Client:
 
     # --- asking
 
-    def get(self, key: str) -> dict[str, Any]:
+    def get(self, key: str, *, source_dir: str | os.PathLike[str] = "") -> Result | None:
+        """The stored result of an action key, if there is one and its discovered inputs (those beside
+        the source are looked for in ``source_dir``) are as they were. Compiles nothing, counts nothing.
+
+        Raises :class:`~ptocache.errors.DaemonUnavailableError` if no daemon answers.
+        """
+        started = time.perf_counter()
+        directory = os.path.realpath(source_dir) if os.fspath(source_dir) else ""
+        message, fds = self._exchange(
+            {"type": "get", "id": 1, "key": key, "source_dir": directory}, start=True
+        )
+        answer = wire.parse_answer(message, fds) if message["type"] == "answer" else None
+        return Result(answer, "", (time.perf_counter() - started) * 1000) if answer else None
+
+    def describe(self, key: str) -> dict[str, Any]:
         """Everything that is known of an entry, by its key or the beginning of it.
 
         Raises :class:`~ptocache.errors.UnknownEntryError`, and
@@ -327,14 +346,7 @@ class Client:
 
         Raises the daemon's error, and :class:`~ptocache.errors.DaemonUnavailableError`.
         """
-        connection = self._take(start)
-        try:
-            connection.send({"type": kind, "id": 1, **fields})
-            message, _ = connection.receive(None)
-        except BaseException:
-            connection.close()
-            raise
-        self._give(connection)
+        message, _ = self._exchange({"type": kind, "id": 1, **fields}, start=start)
         if message["type"] == "result":
             return message.get("value")
         raise FrameError(f"an answer of type {message['type']!r} to {kind}")
@@ -354,23 +366,41 @@ class Client:
     # --- the inside
 
     def _run(self, jobs: list[_Pending]) -> Iterator[tuple[int, Result]]:
+        if not jobs:
+            return
         waiting = dict(enumerate(jobs))
+        reused = bool(self._idle)
         connection: _Connection | None = None
         try:
             connection = asked = self._take(start=True)
-            for start in range(0, len(jobs), _BATCH):
-                asked.ask({n: waiting[n] for n in range(start, min(start + _BATCH, len(jobs)))})
+            sent = 0
             while waiting:
+                # Never more than two batches under way: a daemon that has enough to do reads nothing
+                # more, the question whether it lives included.
+                if sent < len(jobs) and sent - (len(jobs) - len(waiting)) <= _BATCH:
+                    numbers = range(sent, min(sent + _BATCH, len(jobs)))
+                    asked.ask({number: waiting[number] for number in numbers})
+                    sent = numbers.stop
+                    continue
                 number, answer = asked.answer(waiting)
                 if answer is None:
                     continue
-                result = _result(waiting.pop(number), answer)
+                pending = waiting.pop(number)
+                if answer.reason in _STEP_ASIDE and not self.settings["client.require"]:
+                    self._warn(DaemonUnavailableError(f"it answered: {answer.detail}"))
+                    result = self._alone(pending)
+                else:
+                    result = _result(pending, answer)
                 if not waiting:
                     # Before the last result: who takes only that one never comes back here.
                     self._give(asked)
                     connection = None
                 yield number, result
         except (WireError, OSError) as error:
+            if reused and len(waiting) == len(jobs):
+                self.close()
+                yield from self._run(jobs)
+                return
             if self.settings["client.require"]:
                 raise _unavailable(error) from error
             self._warn(error)
@@ -380,22 +410,45 @@ class Client:
             if connection is not None:
                 connection.close()
 
+    def _exchange(
+        self, message: dict[str, Any], *, start: bool
+    ) -> tuple[dict[str, Any], list[Descriptor]]:
+        """One message, one answer; asked again if the connection turns out to be a dead one."""
+        while True:
+            reused = bool(self._idle)
+            connection = self._take(start)
+            try:
+                connection.send(message)
+                found = connection.receive()
+            except (DaemonUnavailableError, BrokenPipeError, ConnectionResetError) as error:
+                connection.close()
+                if not reused:
+                    raise _unavailable(error) from error
+                self.close()
+            except PtocacheError:
+                # The daemon's own no: the connection is as good as before.
+                self._give(connection)
+                raise
+            except BaseException:
+                connection.close()
+                raise
+            else:
+                self._give(connection)
+                return found
+
     def _take(self, start: bool) -> _Connection:
+        """An idle connection, or a new one. An idle one may lead to a daemon that has gone since:
+        that shows when it is used, and asking costs each request a system call."""
         if self._pid != os.getpid():
             # The parent's connections: closing our copies of the descriptors is all that is allowed.
             for connection in self._idle:
                 connection.close()
             self._idle = []
             self._pid = os.getpid()
-        while self._idle:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                break
-            if connection.alive():
-                return connection
-            connection.close()
-        return self._open(start)
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._open(start)
 
     def _give(self, connection: _Connection) -> None:
         if len(self._idle) < _IDLE_CONNECTIONS:
@@ -469,10 +522,12 @@ class _Connection:
             self._socket.settimeout(CONNECT_S)
             self._socket.connect(path)
             self._check_peer(path)
-            self._socket.settimeout(GREETING_S)
-            self.send(wire.hello(__version__, os.getpid()))
-            self._greeted(self.receive(GREETING_S)[0])
             self._socket.settimeout(None)
+            # The kernel's own time limits: Python's would poll before every call.
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                self._socket.setsockopt(socket.SOL_SOCKET, option, _timeval(LIVENESS_S))
+            self.send(wire.hello(__version__, os.getpid()))
+            self._greeted(self.receive(ask=False)[0])
         except BaseException:
             self._socket.close()
             raise
@@ -507,7 +562,7 @@ class _Connection:
 
     def answer(self, waiting: dict[int, _Pending]) -> tuple[int, Answer | None]:
         """The next answer; ``None`` if it was a request for input bytes, which is then fulfilled."""
-        message, fds = self.receive(None)
+        message, fds = self.receive()
         number = message.get("id")
         if not isinstance(number, int) or number not in waiting:
             raise FrameError("an answer to a request that was not made")
@@ -524,29 +579,66 @@ class _Connection:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one message."""
-        self._socket.sendall(wire.pack(message))
-
-    def receive(self, timeout_s: float | None) -> tuple[dict[str, Any], list[Descriptor]]:
-        """The next message with its descriptors; raises the daemon's error if it is one."""
-        while (message := self._reader.next()) is None:
+        data = memoryview(wire.pack(message))
+        while data:
             try:
-                data, ancillary, flags, _ = self._socket.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
-            except TimeoutError as error:
-                raise DaemonUnavailableError(
-                    f"the daemon did not answer within {timeout_s:g} s",
-                    hint="it may be stopped or overloaded: ptocache status",
-                ) from error
-            self._take_descriptors(ancillary)
-            if not data:
-                raise DaemonUnavailableError("the daemon closed the connection")
-            if flags & socket.MSG_CTRUNC:
-                raise FrameError("descriptors were lost: this process has no room for more")
-            self._reader.feed(data)
+                data = data[self._socket.send(data, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                self._wait_for_room()
+
+    def _wait_for_room(self) -> None:
+        """Wait until the daemon takes more. While too many of its answers wait to be read it takes
+        nothing: so they are read meanwhile."""
+        import select
+
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | select.POLLOUT)
+        ready = poll.poll(LIVENESS_S * 1000)
+        if not ready:
+            raise DaemonUnavailableError(
+                "the daemon takes no request", hint="it may be stopped: ptocache status"
+            )
+        if ready[0][1] & select.POLLIN:
+            self._pull()
+
+    def receive(self, *, ask: bool = True) -> tuple[dict[str, Any], list[Descriptor]]:
+        """The next message with its descriptors; raises the daemon's error if it is one.
+
+        However long a compile takes, a living daemon answers the question whether it lives: one that
+        was stopped or hangs is given up (:class:`~ptocache.errors.DaemonUnavailableError`).
+        """
+        asked = not ask
+        while True:
+            message = self._reader.next()
+            if message is not None:
+                if message.get("id") != _LIVENESS_ID:
+                    break
+                asked = False
+                continue
+            try:
+                self._pull()
+            except BlockingIOError as error:
+                if asked:
+                    raise DaemonUnavailableError(
+                        "the daemon does not answer", hint="it may be stopped: ptocache status"
+                    ) from error
+                asked = True
+                self.send({"type": "ping", "id": _LIVENESS_ID})
         if message["type"] == "error":
             raise from_wire(message.get("error") or {})
         count = message.get("fds", 0)
         fds, self._fds = self._fds[:count], self._fds[count:]
         return message, fds
+
+    def _pull(self) -> None:
+        """Take in what arrives next."""
+        data, ancillary, flags, _ = self._socket.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
+        self._take_descriptors(ancillary)
+        if not data:
+            raise DaemonUnavailableError("the daemon closed the connection")
+        if flags & socket.MSG_CTRUNC:
+            raise FrameError("descriptors were lost: this process has no room for more")
+        self._reader.feed(data)
 
     def _take_descriptors(self, ancillary: list[tuple[int, int, bytes]]) -> None:
         for level, kind, data in ancillary:
@@ -556,18 +648,6 @@ class _Connection:
                 for number in numbers:
                     os.set_inheritable(number, False)
                     self._fds.append(Descriptor(number))
-
-    def alive(self) -> bool:
-        """True if the daemon has not closed this connection while it was idle."""
-        try:
-            self._socket.setblocking(False)
-            return bool(self._socket.recv(1, socket.MSG_PEEK)) and False
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        finally:
-            self._socket.setblocking(True)
 
     def close(self) -> None:
         """Close the socket; descriptors of answers stay with their holders."""
@@ -618,6 +698,10 @@ def _cwd() -> str:
         return os.getcwd()
     except OSError:
         return ""
+
+
+def _timeval(seconds: float) -> bytes:
+    return struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
 
 
 def _result(pending: _Pending, answer: Answer) -> Result:

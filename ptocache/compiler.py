@@ -143,6 +143,8 @@ class Workspace:
             os.utime(path, (mtime_s, mtime_s))
         except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
             raise BadRequestError(f"two inputs cannot both lie at {name}") from error
+        except OverflowError as error:
+            raise BadRequestError(f"no file can have the time {mtime_s} (seconds)") from error
         except OSError as error:
             raise StepSystemError(
                 f"the input {name} cannot be written: {error.strerror}", path=path
@@ -219,26 +221,35 @@ def run(
     )
 
 
-def probe(argv: tuple[str, ...], env: Mapping[str, str] = {}) -> ProbeResult:
-    """Ask a tool (see :class:`ptocache.toolchain.Probe`)."""
-    with tempfile.TemporaryDirectory(prefix="ptocache-probe-") as directory:
-        try:
-            done = subprocess.run(
-                argv,
-                env=environment(env, directory),
-                cwd=directory,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_PROBE_TIMEOUT_S,
-                check=False,
-                start_new_session=True,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise TimeoutError(f"{argv[0]} did not answer in {_PROBE_TIMEOUT_S:.0f} s") from error
+def probe(
+    argv: tuple[str, ...], env: Mapping[str, str] = {}, *, scratch: str | None = None
+) -> ProbeResult:
+    """Ask a tool (see :class:`ptocache.toolchain.Probe`). ``scratch``: where its directory goes; below
+    a store's ``tmp`` the daemon's guard finds it (:mod:`ptocache.guard`)."""
+    with tempfile.TemporaryDirectory(prefix="probe-", dir=scratch) as directory:
+        process = subprocess.Popen(
+            argv,
+            env=environment(env, directory),
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        with process:
+            try:
+                stdout, stderr = process.communicate(timeout=_PROBE_TIMEOUT_S)
+            except subprocess.TimeoutExpired as error:
+                raise TimeoutError(
+                    f"{argv[0]} did not answer in {_PROBE_TIMEOUT_S:.0f} s"
+                ) from error
+            finally:
+                # What it left running in its group ends with it.
+                end_group(process.pid)
     return ProbeResult(
-        done.returncode,
-        done.stdout.decode("utf-8", "replace"),
-        done.stderr.decode("utf-8", "replace"),
+        process.returncode,
+        stdout.decode("utf-8", "replace"),
+        stderr.decode("utf-8", "replace"),
     )
 
 
@@ -445,5 +456,8 @@ def _make_removable(root: str) -> None:
         os.chmod(root, 0o700)
     for directory, names, _ in os.walk(root):
         for name in names:
-            with contextlib.suppress(OSError):
-                os.chmod(os.path.join(directory, name), 0o700)
+            path = os.path.join(directory, name)
+            # What a link leads to is not ours.
+            if not os.path.islink(path):
+                with contextlib.suppress(OSError):
+                    os.chmod(path, 0o700)

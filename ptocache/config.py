@@ -33,7 +33,7 @@ def parse_size(text: object) -> int:
     unit = unit.removesuffix("ib").removesuffix("b")
     if unit not in _SIZE_UNITS or number < 0:
         raise ValueError("not a size: write a number and one of K, M, G, T")
-    return int(number * _SIZE_UNITS[unit])
+    return int(_finite(number * _SIZE_UNITS[unit]))
 
 
 def parse_age(text: object) -> float:
@@ -44,16 +44,19 @@ def parse_age(text: object) -> float:
     number, unit = _split_unit(str(text))
     if unit not in _AGE_UNITS or number < 0:
         raise ValueError("not a time: write a number and one of s, m, h, d, w")
-    return number * _AGE_UNITS[unit]
+    return _finite(number * _AGE_UNITS[unit])
 
 
 def _split_unit(text: str) -> tuple[float, str]:
     text = text.strip().lower()
     digits = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
-    number = float(digits)
+    return _finite(float(digits)), text[len(digits) :].strip()
+
+
+def _finite(number: float) -> float:
     if number != number or number in (float("inf"), float("-inf")):
-        raise ValueError("not a number")
-    return number, text[len(digits) :].strip()
+        raise ValueError("not a number, or too large a one")
+    return number
 
 
 def _text(value: object) -> str:
@@ -183,7 +186,8 @@ def load(
     env = os.environ if env is None else env
     path = paths.config_file(env)
     # Most users have no file, and the TOML parser is the heaviest import of this module.
-    in_file = _read_file(path) if path and os.path.exists(path) else {}
+    wanted = bool(env.get("PTOCACHE_CONFIG")) or (path and os.path.exists(path))
+    in_file = _read_file(path) if wanted else {}
     values: dict[str, Setting] = {}
     for row in TABLE:
         raw: object = _default(row, env)

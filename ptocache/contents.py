@@ -64,6 +64,8 @@ class Contents:
     def scan(self, path: str) -> Scan:
         """The scan of the file at ``path``; an empty one if it cannot be read."""
         digest = self.sha256(path)
+        if not digest:
+            return EMPTY_SCAN
         found = self._scans.get(digest)
         if found is None:
             try:
@@ -83,16 +85,11 @@ class Contents:
         except (OSError, ValueError):
             return False
 
-    def known_signature(self, path: str) -> Signature | None:
-        """The signature under which this file's digest is remembered."""
-        known = self._digests.get(path)
-        return known[0] if known else None
-
     def _read(self, path: str) -> str:
         for _ in range(3):
             now_ns = time.time_ns()
             try:
-                with open(path, "rb") as file:
+                with open(path, "rb", opener=_open_at_once) as file:
                     before = of_descriptor(file.fileno())
                     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                         return ""
@@ -166,7 +163,9 @@ class Conditions:
         now_ns = time.time_ns()
         if any(contents.exists(path) for path in self._absent[directory]):
             return False
-        if settled(signature, now_ns):
+        # A link that leads nowhere yet may lead somewhere without a trace in its directory.
+        links = any(os.path.islink(path) for path in self._absent[directory])
+        if settled(signature, now_ns) and not links:
             self._quiet[directory] = signature
         return True
 
@@ -191,10 +190,10 @@ def observe(
     moved = ""
     for base, path in present:
         full = place(base, path, source_dir)
-        before = contents.known_signature(full)
         digest = contents.sha256(full)
         after = signature_of(full)
-        if not digest or after is None or (after.ctime_ns > since_ns and after != before):
+        # Whoever else may have read it meanwhile: what was changed since is not what was compiled.
+        if not digest or after is None or after.ctime_ns > since_ns:
             moved = moved or full
         found.append(Dependency(base, path, digest))
     for base, path in absent:
@@ -203,6 +202,11 @@ def observe(
             moved = moved or full
         found.append(Dependency(base, path, ""))
     return Observed(tuple(found), moved)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    # A pipe in a header's place must not stop whoever looks at it.
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def place(base: str, path: str, source_dir: str) -> str:

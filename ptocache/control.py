@@ -3,31 +3,54 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import __version__, tally
 from .entry import Entry
-from .errors import BadRequestError, UnknownEntryError
+from .errors import BadRequestError, StoreDamagedError, UnknownEntryError
+from .store.blobs import Blobs
 from .store.collect import collect
-from .store.index import Row, Selection
+from .store.index import Index, Row, Selection
+from .store.store import read_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from .daemon import Daemon
-    from .server import Control
-    from .store.index import Index
+    from .config import Settings
+    from .identity import Identities
+    from .paths import StorePaths
+    from .server import Control, Server
+    from .service import Service
     from .store.store import Store
 
 STATS_SCHEMA = 1
 _LISTING_LIMIT = 1000
 
 
+class Running(Protocol):
+    """What the controls need of the daemon that they belong to."""
+
+    settings: Settings
+    paths: StorePaths
+    store: Store
+    service: Service
+    identities: Identities
+    server: Server
+    started_s: float
+
+    async def in_io(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run something that blocks in a thread."""
+
+    def ask_to_stop(self) -> None:
+        """Begin to stop; a second time does not wait for running compiles."""
+
+
 class Controls:
     """The administrative requests of one daemon."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Running) -> None:
         self._daemon = daemon
 
     def table(self) -> dict[str, Control]:
@@ -104,10 +127,12 @@ class Controls:
         """Remove the entries meant; with ``dry_run`` only say which."""
         selection = _selection(message)
         store = self._daemon.store
-        rows = await self._daemon.in_io(store.index.select, selection, _LISTING_LIMIT)
-        listed = [summary(row) for row in rows]
-        if message.get("dry_run"):
-            return {"entries": len(listed), "bytes": sum(r.bytes for r in rows), "removed": listed}
+        dry_run = bool(message.get("dry_run"))
+        limit = -1 if dry_run else _LISTING_LIMIT
+        rows = await self._daemon.in_io(store.index.select, selection, limit)
+        listed = [summary(row) for row in rows[:_LISTING_LIMIT]]
+        if dry_run:
+            return {"entries": len(rows), "bytes": sum(r.bytes for r in rows), "removed": listed}
         removed = await self._daemon.in_io(store.invalidate, selection)
         self._daemon.service.forget_failures()
         return {"entries": removed.entries, "bytes": removed.bytes, "removed": listed}
@@ -146,6 +171,11 @@ def stats_of_index(index: Index, limit: int) -> dict[str, Any]:
     return _stats(index.counts(), {"entries": entries, "bytes": disk, "limit": limit})
 
 
+def stats_of_nothing(limit: int) -> dict[str, Any]:
+    """The same, of a store that does not exist yet."""
+    return _stats({}, {"entries": 0, "bytes": 0, "limit": limit})
+
+
 def _stats(counts: dict[tally.Slot, int], store: dict[str, Any]) -> dict[str, Any]:
     store["evicted"] = tally.evicted(counts)
     return {"schema": STATS_SCHEMA, "caches": tally.report(counts), "store": store}
@@ -160,7 +190,39 @@ def summary(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def describe(store: Store, key: str) -> dict[str, Any]:
+class Readable(Protocol):
+    """What :func:`describe` needs of a store."""
+
+    index: Index
+
+    def read_entry(self, row: Row) -> Entry:
+        """The document of an entry."""
+
+
+class StoreAtRest:
+    """A store that no daemon serves, opened for reading only; use as a context manager."""
+
+    def __init__(self, paths: StorePaths) -> None:
+        """Raises :class:`~ptocache.errors.StoreError` and its kind if it cannot be read."""
+        self.index = Index(paths.index, read_only=True)
+        self._blobs = Blobs(paths)
+
+    def read_entry(self, row: Row) -> Entry:
+        """The document of an entry. Raises :class:`~ptocache.errors.StoreDamagedError`."""
+        return read_entry(self.index, self._blobs, row)
+
+    def __enter__(self) -> StoreAtRest:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.index.close()
+        if isinstance(error, sqlite3.DatabaseError):
+            raise StoreDamagedError(
+                f"the index {self.index.path} cannot be read: {error}", path=self.index.path
+            ) from error
+
+
+def describe(store: Readable, key: str) -> dict[str, Any]:
     """The entries whose action or entry key begins with ``key``.
 
     Raises :class:`~ptocache.errors.UnknownEntryError` for none, or for several actions.
@@ -176,7 +238,7 @@ def describe(store: Store, key: str) -> dict[str, Any]:
     return {"key": rows[0].action, "entries": [_entry(store, row) for row in rows]}
 
 
-def _entry(store: Store, row: Row) -> dict[str, Any]:
+def _entry(store: Readable, row: Row) -> dict[str, Any]:
     entry: Entry = store.read_entry(row)
     return {
         **summary(row),

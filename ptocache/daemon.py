@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -124,7 +125,7 @@ class Daemon:
             )
             self.identities = Identities(
                 contents,
-                probe,
+                functools.partial(probe, scratch=marker),
                 self.store.index,
                 Options(settings["identity.relocatable"], settings["identity.trust_scripts"]),
                 watcher.watch,
@@ -177,6 +178,8 @@ class Daemon:
                 _withdraw(self.settings.socket, place)
             self.server.stop_accepting()
             await self._finish_running()
+            # A tool that left its group, or a question to a tool, ends with the daemon as well.
+            await asyncio.to_thread(guard.end_tools, os.path.realpath(self.paths.tmp))
             for task in upkeep:
                 task.cancel()
             await self.server.close(_SEND_PATIENCE_S)
@@ -188,6 +191,7 @@ class Daemon:
         while self.server.under_way and self._stop_asked < 2 and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
         self.service.shut_down()
+        await asyncio.to_thread(guard.end_tools, os.path.realpath(self.paths.tmp))
         patience = time.monotonic() + _SEND_PATIENCE_S
         while self.server.under_way and time.monotonic() < patience:
             await asyncio.sleep(0.02)

@@ -51,7 +51,8 @@ def is_sha256(text: object) -> bool:
 def canonical(value: Any) -> bytes:
     """The canonical encoding of ``value`` (see the module's grammar).
 
-    Raises :class:`~ptocache.errors.BadRequestError` for a type that the grammar does not have;
+    Raises :class:`~ptocache.errors.BadRequestError` for text that is not Unicode (a lone surrogate that
+    stands for no byte) and for a type that the grammar does not have;
     floats are left out on purpose, since equal numbers may print differently.
     """
     parts: list[bytes] = []
@@ -65,7 +66,7 @@ def _piece(tag: bytes, payload: bytes) -> bytes:
 
 def _encode(value: Any, parts: list[bytes]) -> None:
     if isinstance(value, str):
-        parts.append(_piece(b"s", value.encode("utf-8", "surrogateescape")))
+        parts.append(_piece(b"s", _utf8(value)))
     elif isinstance(value, (bytes, bytearray, memoryview)):
         parts.append(_piece(b"b", bytes(value)))
     elif value is None:
@@ -92,4 +93,11 @@ def _encode(value: Any, parts: list[bytes]) -> None:
 def _map_order(key: object) -> bytes:
     if not isinstance(key, str):
         raise BadRequestError(f"a key's map has a field of type {type(key).__name__}, not text")
-    return key.encode("utf-8", "surrogateescape")
+    return _utf8(key)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise BadRequestError(f"a text that no file or variable can have: {text!r}") from error

@@ -107,10 +107,20 @@ def decode(data: bytes) -> Entry:
             max_ext_len=0,
             unicode_errors="surrogateescape",
         )
-        return _entry(body)
+        entry = _entry(body)
+        # A document whose action can have no key (a float, endless nesting) answers nothing.
+        key_of_document(entry.action)
+        return entry
     except StoreDamagedError:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+        msgpack.UnpackException,
+    ) as error:
         raise StoreDamagedError(f"an entry document that cannot be read: {error}") from error
 
 

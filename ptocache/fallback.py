@@ -15,6 +15,7 @@ from .model import Answer, select
 from .outcome import Outcome, Reason
 from .service import artifact_of, reason_of
 from .toolchain import Registry
+from .wire import parse_request, request_document
 
 if TYPE_CHECKING:
     from .config import Settings
@@ -28,6 +29,7 @@ _identities: dict[Options, Identities] = {}
 def compile_alone(request: Request, data: dict[str, bytes], settings: Settings) -> Answer:
     """The answer of a compile that nothing stores; a failure is an answer too."""
     try:
+        _check(request, data)
         return _compile(request, data, settings)
     except PtocacheError as error:
         return Answer(
@@ -37,6 +39,15 @@ def compile_alone(request: Request, data: dict[str, bytes], settings: Settings) 
             detail=error.message,
             error=error.to_wire(),
         )
+
+
+def _check(request: Request, data: dict[str, bytes]) -> None:
+    """Refuse what the daemon would refuse: an input's name must not lead out of its directory.
+
+    Raises :class:`~ptocache.errors.BadRequestError`.
+    """
+    plain = request._replace(job=request.job._replace(env=()), data=data)
+    parse_request(request_document(plain))
 
 
 def _compile(request: Request, data: dict[str, bytes], settings: Settings) -> Answer:

@@ -111,24 +111,34 @@ class Identities:
         """
         memo = (toolchain.name, toolchain.version, flavour, variables)
         with self._lock:
+            # First: a hint that comes during the look is about what the look may not have seen.
+            self._suspect.discard(memo)
             known = self._known.get(memo)
             if known is not None and self._unmoved(known):
-                self._suspect.discard(memo)
                 return known.identity
-            self._suspect.discard(memo)
-            key = self._record_key(toolchain, flavour, variables)
-            installation = self._remembered(key)
-            if installation is None:
-                before = time.time_ns()
-                installation = toolchain.locate(dict(variables), self._probe, flavour)
-                self._remember(key, installation, before)
-            known = self._identify(toolchain, installation)
+            try:
+                known = self._look(toolchain, flavour, variables)
+            except BaseException:
+                # What was known before must not be confirmed again.
+                self._known.pop(memo, None)
+                raise
             if len(self._known) >= _KNOWN_LIMIT:
                 self._known.clear()
             self._known[memo] = known
         if self._on_found is not None:
-            self._on_found(self._directories(installation))
+            self._on_found(self._directories(known.identity.installation))
         return known.identity
+
+    def _look(
+        self, toolchain: Toolchain, flavour: str, variables: tuple[tuple[str, str], ...]
+    ) -> _Known:
+        key = self._record_key(toolchain, flavour, variables)
+        installation = self._remembered(key)
+        if installation is None:
+            before = time.time_ns()
+            installation = toolchain.locate(dict(variables), self._probe, flavour)
+            self._remember(key, installation, before)
+        return self._identify(toolchain, installation)
 
     def unmoved(
         self,
@@ -245,8 +255,8 @@ class Identities:
                 files=tuple(ToolFile(*fields) for fields in record["files"]),
                 absent=tuple(record["absent"]),
                 directories=tuple(record["directories"]),
-                facts=record["facts"],
-                local=record["local"],
+                facts=dict(record["facts"]),
+                local=dict(record["local"]),
                 uncertain=record["uncertain"],
             )
         except (KeyError, TypeError, ValueError):

@@ -21,8 +21,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-TOKENS = ("__DATE__", "__TIME__", "__TIMESTAMP__", ".incbin", "computed __has_include")
-"""Words that decide whether a result may be kept (the last one is a finding, not a word)."""
+_COMPUTED_TEST = "computed __has_include"
+_COMPUTED_INCLUDE = "computed #include"
+_ASSEMBLER_INCLUDE = ".include"
+_WORDS = ("__DATE__", "__TIME__", "__TIMESTAMP__", ".incbin")
+_NEXT = "include_next"
+TOKENS = (*_WORDS, _ASSEMBLER_INCLUDE, _COMPUTED_TEST, _COMPUTED_INCLUDE, _NEXT)
+"""Words that decide whether a result may be kept, and findings about operands that were not read:
+a computed test has no known place; a computed include has the places beside its file and in the
+search path, and ``#include_next`` those behind its file, which :func:`absent_places` names."""
 
 EMPTY_SCAN = Scan((), (), frozenset())
 
@@ -30,11 +37,18 @@ _INCLUDE = re.compile(
     rb"^[ \t]*#[ \t]*(?:include|include_next|import|embed)[ \t]*(?:\"([^\"\n]+)\"|<([^>\n]+)>)",
     re.MULTILINE,
 )
-_HAS_INCLUDE = re.compile(
-    rb"__has_(?:include|include_next|embed)\b[ \t]*(?:\([ \t]*(?:\"([^\"\n]+)\"|<([^>\n]+)>|(\w+)))?"
+_ANY_INCLUDE = re.compile(
+    rb"^[^\n\"<]*?(?:#|%:|\?\?=)[^\n\"<]*\b(?:include|include_next|import|embed)\b", re.MULTILINE
 )
-_SPLICE = re.compile(rb"\\\r?\n")
-_PLAIN_TOKENS = tuple(token.encode() for token in TOKENS[:-1])
+_HAS_INCLUDE = re.compile(
+    rb"__has_(?:include|include_next|embed)\b[ \t]*"
+    rb"(?:\([ \t]*(?:\"([^\"\n]+)\"|<([^>\n]+)>)|([(/]))?"
+)
+# The assembler's own directive, in a string of the source: its operand is quoted.
+_IN_ASSEMBLER = re.compile(rb"\.include[ \t]*\\?\"")
+# Compilers accept blanks between the backslash and the end of the line.
+_SPLICE = re.compile(rb"\\[ \t\f\v]*\r?\n")
+_PLAIN_TOKENS = tuple(token.encode() for token in _WORDS)
 
 
 class SearchPath(NamedTuple):
@@ -56,11 +70,17 @@ def scan(text: bytes) -> Scan:
     quoted: dict[str, None] = {}
     angled: dict[str, None] = {}
     tokens = {token.decode() for token in _PLAIN_TOKENS if token in joined}
+    if _IN_ASSEMBLER.search(joined):
+        tokens.add(_ASSEMBLER_INCLUDE)
+    if _NEXT.encode() in joined:
+        tokens.add(_NEXT)
     for match in _INCLUDE.finditer(joined):
         _note(match.group(1), match.group(2), quoted, angled)
+    if any(not _INCLUDE.match(joined, found.start()) for found in _ANY_INCLUDE.finditer(joined)):
+        tokens.add(_COMPUTED_INCLUDE)
     for match in _HAS_INCLUDE.finditer(joined):
         if match.group(3):
-            tokens.add(TOKENS[-1])
+            tokens.add(_COMPUTED_TEST)
         else:
             _note(match.group(1), match.group(2), quoted, angled)
     return Scan(tuple(quoted), tuple(angled), frozenset(tokens))
@@ -91,20 +111,27 @@ def parse_depfile(text: str) -> tuple[str, ...]:
 
 
 def _logical_lines(text: str) -> Iterable[str]:
-    return (line for line in re.sub(r"\\\r?\n", " ", text).splitlines() if line.strip())
+    # Not splitlines: its other line ends, and blanks beyond ASCII, are letters of a name here.
+    return (line for line in re.sub(r"\\\r?\n", " ", text).replace("\r\n", "\n").split("\n"))
 
 
 def _split_rule(line: str) -> tuple[str, str, str]:
     # A colon ends the target only before white space or the end: targets may hold colons themselves.
-    match = re.search(r":(?=\s|$)", line)
+    match = re.search(r":(?=[ \t]|$)", line)
     if not match:
         return "", "", ""
     return line[: match.start()].strip(), ":", line[match.end() :]
 
 
 def _words(text: str) -> Iterable[str]:
-    for word in re.findall(r"(?:\\.|\$\$|[^\s\\]|\\)+", text):
-        yield re.sub(r"\\([ #\t\\:])", r"\1", word).replace("$$", "$")
+    for word in re.findall(r"(?:(?:\\\\)*\\[ \t]|\\+|[^ \t\\])+", text):
+        yield re.sub(r"(\\+)([ \t#:])", _unescaped, word).replace("$$", "$")
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    """Backslashes are doubled before a blank, one is put before ``#``, and elsewhere they are themselves."""
+    run, follower = len(match.group(1)), match.group(2)
+    return "\\" * (run - 1 if follower in "#:" else run // 2) + follower
 
 
 def absent_places(
@@ -139,37 +166,57 @@ def absent_places(
                 return
             absent[place] = None
 
-    angle = search.angle
+    chain = (*search.quote, *search.angle)
+    computing: dict[str, None] = {}
+    going_on: list[str] = []
+    beside_another: set[str] = set()
     for path in opened:
         found = scan_of(path)
         if found.quoted:
             beside = directory_of(path)
             for name in found.quoted:
-                look_up(name, (beside, *search.quote, *angle))
+                look_up(name, (beside, *chain))
+                beside_another.add(os.path.join(beside, name))
         for name in found.angled:
-            look_up(name, angle)
-            _look_past_self(path, name, angle, look_up)
+            look_up(name, search.angle)
+        if _COMPUTED_INCLUDE in found.tokens:
+            computing[directory_of(path)] = None
+        if _NEXT in found.tokens:
+            going_on.append(path)
+    for path in going_on:
+        found = scan_of(path)
+        for rest in _behind(path, chain, path in beside_another):
+            for name in (*found.quoted, *found.angled):
+                look_up(name, rest)
     for path in opened:
-        if path not in explained:
-            _explain_by_place(path, (*search.quote, *angle), exists, absent)
+        # A name that a macro built may lead to a file that was also found in another way.
+        if computing or path not in explained:
+            _explain_by_place(path, tuple(computing), chain, exists, absent)
     return tuple(absent), tuple(present)
 
 
-def _look_past_self(
-    path: str, name: str, angle: tuple[str, ...], look_up: Callable[[str, Iterable[str]], None]
-) -> None:
-    """``#include_next`` goes on behind the directory of the file that says it."""
-    for index, directory in enumerate(angle):
-        if path == os.path.join(directory, name):
-            look_up(name, angle[index + 1 :])
+def _behind(path: str, chain: tuple[str, ...], beside: bool) -> Iterable[tuple[str, ...]]:
+    """Where ``#include_next`` goes on: behind each directory through which ``path`` may have been
+    found, whatever its quotes; for a file found beside another one that is the chain's begin (GCC,
+    ``search_path_head`` in libcpp)."""
+    if beside:
+        yield chain
+    for index, directory in enumerate(chain):
+        if path.startswith(directory.rstrip("/") + "/"):
+            yield chain[index + 1 :]
 
 
 def _explain_by_place(
-    path: str, directories: Iterable[str], exists: Callable[[str], bool], absent: dict[str, None]
+    path: str,
+    computing: tuple[str, ...],
+    chain: tuple[str, ...],
+    exists: Callable[[str], bool],
+    absent: dict[str, None],
 ) -> None:
-    """For a header whose name a macro built: every earlier directory in which it might have stood."""
-    earlier: list[str] = []
-    for directory in directories:
+    """For a header whose name a macro built: every earlier directory in which it might have stood,
+    those beside the files that build names (``computing``) included."""
+    earlier = list(computing)
+    for directory in chain:
         prefix = directory.rstrip("/") + "/"
         if path.startswith(prefix):
             for other in earlier:

@@ -255,12 +255,14 @@ def select(patterns: Iterable[str], env: Mapping[str, str]) -> tuple[tuple[str, 
 
     Here, because client and daemon must choose alike.
     """
-    chosen: set[str] = set()
+    chosen: dict[str, str] = {}
     for pattern in patterns:
         if "*" in pattern or "?" in pattern or "[" in pattern:
             from fnmatch import fnmatchcase
 
-            chosen.update(name for name in env if fnmatchcase(name, pattern))
-        elif pattern in env:
-            chosen.add(pattern)
-    return tuple((name, env[name]) for name in sorted(chosen))
+            chosen.update((name, env[name]) for name in env if fnmatchcase(name, pattern))
+        else:
+            value = env.get(pattern)
+            if value is not None:
+                chosen[pattern] = value
+    return tuple(sorted(chosen.items()))

@@ -102,7 +102,7 @@ def socket_path(env: Mapping[str, str], root: str) -> str:
     ``/tmp/ptocache-<uid>/<id>.sock``; ``<id>`` names the store, so that two stores never share a
     daemon. A default place that would not fit into a socket address becomes the last of these.
 
-    Raises :class:`~ptocache.errors.BadRequestError` if an explicit path does not fit.
+    Raises :class:`~ptocache.errors.BadRequestError` if an explicit path does not fit or is relative.
     """
     explicit = env.get("PTOCACHE_SOCKET", "")
     if explicit:
@@ -111,6 +111,13 @@ def socket_path(env: Mapping[str, str], root: str) -> str:
                 f"PTOCACHE_SOCKET is {len(os.fsencode(explicit))} bytes long; "
                 f"a socket's path has at most {SOCKET_PATH_LIMIT}",
                 hint="choose a shorter path",
+                path=explicit,
+            )
+        if not explicit.startswith("/"):
+            # The daemon runs in "/": a relative path would be another place for it.
+            raise BadRequestError(
+                f"PTOCACHE_SOCKET is {explicit!r}, which is not an absolute path",
+                hint="write the whole path",
                 path=explicit,
             )
         return explicit

@@ -17,12 +17,13 @@ import stat
 import struct
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import __version__, paths, wire
 from .errors import (
     BadRequestError,
+    CancelledError,
     FrameError,
     PeerRefusedError,
     ProtocolMismatchError,
@@ -73,6 +74,7 @@ class Server:
         self._connections: set[_Connection] = set()
         self._requests: dict[bytes, wire.Request] = {}
         self._loop = asyncio.get_running_loop()
+        self._stopping = False
         self.last_activity_s = time.monotonic()
 
     def start(self) -> None:
@@ -82,7 +84,9 @@ class Server:
         self._loop.call_later(STALL_S / 4, self._drop_stalled)
 
     def stop_accepting(self) -> None:
-        """Withdraw the socket: whoever comes now finds nobody."""
+        """Withdraw the socket: whoever comes now finds nobody, and who asks on an open connection
+        gets what is in memory and no compile."""
+        self._stopping = True
         with contextlib.suppress(OSError, ValueError):
             self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
@@ -164,8 +168,13 @@ class Server:
             self._compile(connection, message)
         elif kind == "batch":
             self._batch(connection, message)
+        elif kind == "get":
+            key, source_dir = message.get("key"), message.get("source_dir")
+            if not isinstance(key, str) or not isinstance(source_dir, str):
+                raise FrameError("get needs a key and a source_dir")
+            connection.begin(self._get(connection, _id(message), key, source_dir))
         elif kind in self._controls:
-            connection.begin(self._control(connection, kind, message))
+            connection.begin(self._control(connection, _id(message), kind, message))
         else:
             raise FrameError(f"there is no request {kind[:40]!r}")
 
@@ -185,10 +194,9 @@ class Server:
         requests = message.get("requests")
         if not isinstance(requests, list) or len(requests) > wire.MAX_BATCH:
             raise FrameError(f"a batch is not a list of at most {wire.MAX_BATCH} requests")
-        for request in requests:
-            if not isinstance(request, dict):
-                raise FrameError("a batch holds something else than requests")
-            self._compile(connection, request)
+        if not all(isinstance(request, dict) for request in requests):
+            raise FrameError("a batch holds something else than requests")
+        connection.put_off({**request, "type": "compile"} for request in requests)
 
     def _compile(self, connection: _Connection, message: Mapping[str, Any]) -> None:
         request_id = _id(message)
@@ -200,6 +208,9 @@ class Server:
         answer = self._service.quick(request)
         if answer is not None:
             connection.answer(request_id, answer)
+        elif self._stopping:
+            stops = CancelledError("the daemon stops and begins no other compile")
+            connection.answer(request_id, self._service.refuse(stops))
         else:
             connection.begin(self._compile_slowly(connection, request_id, request))
 
@@ -226,10 +237,18 @@ class Server:
             connection.answer(request_id, answer)
         self.last_activity_s = time.monotonic()
 
-    async def _control(
-        self, connection: _Connection, kind: str, message: Mapping[str, Any]
+    async def _get(
+        self, connection: _Connection, request_id: int, key: str, source_dir: str
     ) -> None:
-        request_id = _id(message)
+        answer = await self._service.stored(key, source_dir)
+        if answer is None:
+            connection.send({"type": "nothing", "id": request_id})
+        else:
+            connection.answer(request_id, answer)
+
+    async def _control(
+        self, connection: _Connection, request_id: int, kind: str, message: Mapping[str, Any]
+    ) -> None:
         try:
             value = await self._controls[kind](message)
         except PtocacheError as error:
@@ -251,6 +270,7 @@ class _Connection:
         self._loop = asyncio.get_running_loop()
         self._reader = wire.Reader(limit=wire.MAX_GREETING_BYTES)
         self._out: deque[tuple[memoryview, tuple[Descriptor, ...]]] = deque()
+        self._put_off: deque[dict[str, Any]] = deque()
         self.unsent = 0
         self.tasks: set[asyncio.Task[None]] = set()
         self.greeted = False
@@ -269,6 +289,10 @@ class _Connection:
         """The peer has introduced itself: longer frames are fine now."""
         self.greeted = True
         self._reader.limit = wire.MAX_FRAME_BYTES
+
+    def put_off(self, messages: Iterable[dict[str, Any]]) -> None:
+        """Handle these as soon as there is room for their answers, and before anything newer."""
+        self._put_off.extend(messages)
 
     def begin(self, work: Any) -> None:
         """Run a request to its end; it is cancelled if the peer goes."""
@@ -339,9 +363,17 @@ class _Connection:
         self._loop.remove_writer(self._peer.fileno())
         self._read_on()
 
+    @property
+    def _busy(self) -> bool:
+        """True while nothing more of this peer is begun: it must read, or wait for answers, first."""
+        return self.unsent > MAX_UNSENT_BYTES or len(self.tasks) >= MAX_UNDER_WAY
+
     def _read_on(self) -> None:
-        busy = self.unsent > MAX_UNSENT_BYTES or len(self.tasks) >= MAX_UNDER_WAY
-        if not self._reading and not self._closed and not busy:
+        """Go on: with what arrived and was left, then with what the peer sends."""
+        if self._reading or self._closed:
+            return
+        self._take()
+        if not self._closed and not self._busy:
             self._reading = True
             self._loop.add_reader(self._peer.fileno(), self._read)
 
@@ -370,9 +402,10 @@ class _Connection:
                 return
 
     def _take(self) -> bool:
-        """Handle every whole message; False if the connection must not be read on."""
+        """Handle whole messages while there is room for their answers; False if the connection must
+        not be read on."""
         try:
-            while (message := self._reader.next()) is not None:
+            while not self._busy and (message := self._next()) is not None:
                 self._server.handle(self, message)
                 if self._closed:
                     return False
@@ -382,6 +415,9 @@ class _Connection:
             self.close()
             return False
         return self._reading
+
+    def _next(self) -> dict[str, Any] | None:
+        return self._put_off.popleft() if self._put_off else self._reader.next()
 
     def close(self) -> None:
         """Close, and give up what this peer waited for."""
@@ -393,6 +429,7 @@ class _Connection:
             self._loop.remove_writer(self._peer.fileno())
         self._peer.close()
         self._out.clear()
+        self._put_off.clear()
         self.unsent = 0
         for task in list(self.tasks):
             task.cancel()

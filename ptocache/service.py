@@ -132,6 +132,7 @@ class Service:
         self._keys: dict[tuple[Job, str, str], tuple[Prepared, Action]] = {}
         self._negative: dict[_Flight, _Remembered] = {}
         self._running: set[Cancel] = set()
+        self._ending = False
 
     # --- the way of a hit
 
@@ -151,6 +152,19 @@ class Service:
             return None
         return self._hit(question, loaded, Outcome.MEMORY_HIT) if loaded else None
 
+    async def stored(self, key: str, source_dir: str) -> Answer | None:
+        """The entry of a key, if its conditions hold; no request, so nothing is counted."""
+        known = action_module.ActionKey(key)
+        outcome = Outcome.MEMORY_HIT
+        loaded = self._store.find_hot(known, self._contents, source_dir)
+        if loaded is None:
+            outcome = Outcome.DISK_HIT
+            loaded = await self._in_io(self._store.find, known, self._contents, source_dir)
+        if loaded is None:
+            return None
+        identity = str(loaded.entry.action.get("identity", ""))
+        return _carry(loaded, key, identity, outcome)
+
     # --- the way of everything else
 
     async def answer(self, request: Request) -> Answer | NeedInputs:
@@ -169,7 +183,8 @@ class Service:
                 )
             return await self._cached(question)
         except PtocacheError as error:
-            return self.refuse(error)
+            # What a question to a tool or a step says once it was ended is not the tool's word.
+            return self.refuse(CancelledError("the daemon stops") if self._ending else error)
         except asyncio.CancelledError:
             self._tally.outcome(Cache.BINARY, Outcome.FAILURE, Reason.CANCELLED)
             raise
@@ -223,6 +238,12 @@ class Service:
             _log.exception("a compile ended in a fault of ptocache or of a plugin")
             answer = self._failure(PtocacheError(f"internal error: {error!r}"), flight[0])
             result = _Result(answer._replace(reason=Reason.INTERNAL), None, True)
+        _log.info(
+            "%s %s %s%s in %d ms", flight[0][:12], question.prepared.job.kernel,
+            result.answer.outcome.label,
+            f" ({result.answer.reason.label})" if result.answer.reason else "",
+            result.answer.compile_ms,
+        )  # fmt: skip
         if self._tasks.get(flight) is asyncio.current_task():
             del self._tasks[flight]
             for ticket in self._flights.land(flight):
@@ -276,10 +297,14 @@ class Service:
             return _Result(answer, conditions, published.reason is not Reason.INVALIDATED)
         self._negative.pop(flight, None)
         self._on_published()
-        answer = self._carry(question, published.loaded, Outcome.MISS)._replace(detail=why)
+        identity = question.identity.digest
+        answer = _carry(published.loaded, question.action.key, identity, Outcome.MISS)
+        answer = answer._replace(detail=why)
         return _Result(answer, conditions, True)
 
     async def _build(self, question: _Question) -> Built | Failed:
+        if self._ending:
+            raise CancelledError("the daemon stops")
         cancel = Cancel()
         self._running.add(cancel)
         try:
@@ -402,21 +427,12 @@ class Service:
 
     def _hit(self, question: _Question, loaded: Loaded, outcome: Outcome) -> Answer:
         if outcome is not Outcome.MEMORY_HIT:
-            return self._settle(self._carry(question, loaded, outcome))
+            answer = _carry(loaded, question.action.key, question.identity.digest, outcome)
+            return self._settle(answer)
         if not loaded.answers:
-            answer = self._carry(question, loaded, outcome)
+            answer = _carry(loaded, question.action.key, question.identity.digest, outcome)
             loaded.answers.append(answer._replace(packed=pack_answer(answer)))
         return self._settle(loaded.answers[0])
-
-    def _carry(self, question: _Question, loaded: Loaded, outcome: Outcome) -> Answer:
-        return Answer(
-            outcome=outcome,
-            key=question.action.key,
-            artifacts=loaded.artifacts,
-            log=loaded.entry.log,
-            compile_ms=loaded.entry.compile_ms,
-            identity=question.identity.digest,
-        )
 
     def _unstored(self, question: _Question, built: Built, reason: Reason, detail: str) -> Answer:
         return Answer(
@@ -477,9 +493,21 @@ class Service:
         self._negative.clear()
 
     def shut_down(self) -> None:
-        """End what is left: every compile is cancelled, its waiters get an answer."""
+        """End what is left: every compile is cancelled, its waiters get an answer, none begins."""
+        self._ending = True
         for cancel in list(self._running):
             cancel.cancel()
+
+
+def _carry(loaded: Loaded, key: str, identity: str, outcome: Outcome) -> Answer:
+    return Answer(
+        outcome=outcome,
+        key=key,
+        artifacts=loaded.artifacts,
+        log=loaded.entry.log,
+        compile_ms=loaded.entry.compile_ms,
+        identity=identity,
+    )
 
 
 def _joined(answer: Answer) -> Answer:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _POLL_S = 0.01
+_AGAIN_S = 0.25
 _LOG_LIMIT_BYTES = 8 << 20
 _ALREADY_SERVED = 5
 # Only the entry that "-c" adds is dropped: a file in "/" must not stand in for a module.
@@ -43,16 +44,20 @@ def start_daemon(
     except OSError as error:
         return f"the store {store.root} cannot be used: {error.strerror}"
     process: subprocess.Popen[bytes] | None = None
+    not_before = 0.0
     try:
         while time.monotonic() < deadline:
             with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
                 return connect()
-            if process is None and _locked(lock):
+            if process is None and time.monotonic() > not_before and _locked(lock):
                 # Looked at again: the one before us may have just finished.
                 with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
                     return connect()
                 process = spawn(settings, store)
-            if process is not None and process.poll() not in (None, _ALREADY_SERVED):
+            if process is not None and process.poll() == _ALREADY_SERVED:
+                # A daemon that is about to stop holds the store, and serves nobody any more.
+                process, not_before = None, time.monotonic() + _AGAIN_S
+            elif process is not None and process.poll() is not None:
                 return f"it ended with exit code {process.returncode}: {last_words(store)}"
             time.sleep(_POLL_S)
     except PtocacheError as error:

@@ -59,7 +59,7 @@ def pack(message: Mapping[str, Any]) -> bytes:
 
     Raises :class:`~ptocache.errors.BadRequestError` if it is longer than the protocol allows.
     """
-    body: bytes = msgpack.packb(message, use_bin_type=True, unicode_errors="surrogateescape")
+    body = pack_document(message)
     if len(body) > MAX_FRAME_BYTES:
         raise BadRequestError(
             f"a message of {len(body)} bytes is longer than the limit of {MAX_FRAME_BYTES}",
@@ -83,12 +83,22 @@ def unpack(body: bytes | bytearray | memoryview) -> dict[str, Any]:
     message = _unpack(body)
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise FrameError("a frame that is not a message: no map with a type")
+    if not all(isinstance(key, str) for key in message):
+        raise FrameError("a frame that is not a message: a key that is not text")
     return message
 
 
 def pack_document(document: Mapping[str, Any]) -> bytes:
-    """The bytes of a map that travels inside a message."""
-    packed: bytes = msgpack.packb(document, use_bin_type=True, unicode_errors="surrogateescape")
+    """The bytes of a map that travels inside a message.
+
+    Raises :class:`~ptocache.errors.BadRequestError` for text with a surrogate that stands for no byte.
+    """
+    try:
+        packed: bytes = msgpack.packb(document, use_bin_type=True, unicode_errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise BadRequestError(
+            f"a text that no file or variable can have: {error.object!r}"
+        ) from error
     return packed
 
 
@@ -124,11 +134,11 @@ class Reader:
         buffer = self._buffer
         if len(buffer) < HEADER_BYTES:
             return None
-        length = body_length(buffer, self.limit)
-        end = HEADER_BYTES + length
+        end = HEADER_BYTES + body_length(buffer, self.limit)
         if len(buffer) < end:
             return None
-        message = unpack(bytes(memoryview(buffer)[HEADER_BYTES:end]))
+        with memoryview(buffer) as view:
+            message = unpack(view[HEADER_BYTES:end])
         del buffer[:end]
         return message
 
@@ -298,14 +308,14 @@ def parse_answer(message: Mapping[str, Any], fds: list[Descriptor]) -> Answer:
     """
     try:
         document: Any = _unpack(message["answer"])
-        remaining = iter(fds)
+        waiting = fds[::-1]
         artifacts = tuple(
             Artifact(
                 name,
                 Digest(sha256, size),
                 mode,
                 data,
-                None if data is not None else next(remaining),
+                None if data is not None else waiting.pop(),
             )
             for name, sha256, size, mode, data in document["artifacts"]
         )
@@ -321,7 +331,7 @@ def parse_answer(message: Mapping[str, Any], fds: list[Descriptor]) -> Answer:
             identity=document["identity"],
             error=document["error"],
         )
-    except (KeyError, ValueError, TypeError, StopIteration) as error:
+    except (LookupError, ValueError, TypeError) as error:
         raise FrameError(f"an answer that cannot be read: {error!r}") from error
 
 

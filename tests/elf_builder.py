@@ -121,7 +121,7 @@ class _Placed(NamedTuple):
 def build(
     *,
     machine: int = X86_64,
-    type: int = REL,
+    file_type: int = REL,
     flags: int = 0,
     entry: int = 0,
     sections: Sequence[Sec] = (Sec(".text", b"\x90" * 16),),
@@ -149,7 +149,7 @@ def build(
     ident = b"\x7fELF" + bytes([2, 1 if byte_order == "little" else 2, 1]) + bytes(9)
     body[:HEADER_BYTES] = ident + struct.pack(
         order + "HHIQQQIHHHHHH",
-        type,
+        file_type,
         machine,
         1,
         entry,
@@ -167,12 +167,12 @@ def build(
 
 
 def device_image(
-    *symbols: str, content: bytes = b"\x01" * 64, flags: int = 0x940000, type: int = EXEC
+    *symbols: str, content: bytes = b"\x01" * 64, flags: int = 0x940000, file_type: int = EXEC
 ) -> bytes:
     """An image as the device linker makes it."""
     return build(
         machine=AICORE,
-        type=type,
+        file_type=file_type,
         flags=flags,
         sections=(
             Sec(".text", content, align=4, flags=6),
@@ -188,14 +188,14 @@ def fat_object(
     *images: bytes,
     padding: int = 0,
     machine: int = X86_64,
-    type: int = REL,
+    file_type: int = REL,
     section: str = ".aicore_binary",
 ) -> bytes:
     """A host object with device images, each followed by ``padding`` zero bytes."""
     content = b"".join(image + bytes(padding) for image in images)
     return build(
         machine=machine,
-        type=type,
+        file_type=file_type,
         sections=(
             Sec(".text", b"\x90" * 16, align=16),
             Sec(section, content, align=8),
@@ -226,7 +226,7 @@ def dynamic_executable(
     table = b"".join(struct.pack(_order(byte_order) + "QQ", *entry) for entry in entries)
     return build(
         machine=machine,
-        type=DYN,
+        file_type=DYN,
         byte_order=byte_order,
         sections=(
             Sec(".dynstr", strings, type=STRTAB, address=address),

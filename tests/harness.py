@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ptocache import wire
 from ptocache.client import Client, connect
 from ptocache.config import Settings, load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-BOOT = "import sys; sys.path[:] = [p for p in sys.path if p]; from ptocache.daemon import main; main()"
+BOOT = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; from ptocache.daemon import main; main()"
+)
 DEADLINE_S = 30.0
 
 
@@ -106,10 +111,10 @@ class DaemonProcess:
             return self.log_path.read_text(errors="replace")
         return ""
 
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, Any]:
         """The binary cache's numbers."""
         with self.client() as client:
-            found: dict[str, int] = client.stats()["caches"]["binary"]
+            found: dict[str, Any] = client.stats()["caches"]["binary"]
             return found
 
     def clean_up(self) -> None:
@@ -129,23 +134,32 @@ class LoggingCompiler:
     """A wrapper script around the machine's compiler that logs each run of a compile or link.
 
     Set ``CC`` to :attr:`path` and trust it (:attr:`trust`): what it does is otherwise out of sight.
+    ``before`` and ``after`` are shell code around the real compiler, for every start of the wrapper;
+    ``extra`` are options for it.
     """
 
-    def __init__(self, directory: Path, *, extra: str = "", before: str = "") -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+    def __init__(
+        self, directory: Path, *, extra: str = "", before: str = "", after: str = ""
+    ) -> None:
+        # A folder of its own: a log beside the wrapper would change the wrapper's own folder.
+        logs = directory / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
         self.path = directory / "logging-cc"
-        self.log_path = directory / "runs.log"
-        self.write(extra=extra, before=before)
+        self.log_path = logs / "runs.log"
+        self.starts_path = logs / "starts.log"
+        self.write(extra=extra, before=before, after=after)
 
-    def write(self, *, extra: str = "", before: str = "") -> None:
-        """(Re)write the wrapper in place: ``extra`` options for the compiler, ``before`` shell code."""
+    def write(self, *, extra: str = "", before: str = "", after: str = "") -> None:
+        """(Re)write the wrapper in place."""
         real = shutil.which("cc")
         assert real is not None
+        call = f'"{real}" {extra} "$@"'
         script = (
             "#!/bin/sh\n"
+            f'echo "$$ $*" >> "{self.starts_path}"\n'
             f"{before}\n"
             f'case " $* " in *" -o "*) echo "$$ $*" >> "{self.log_path}" ;; esac\n'
-            f'exec "{real}" {extra} "$@"\n'
+            + (f"{call}\nstatus=$?\n{after}\nexit $status\n" if after else f"exec {call}\n")
         )
         self.path.write_text(script)
         self.path.chmod(self.path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
@@ -162,13 +176,201 @@ class LoggingCompiler:
 
     def runs(self) -> list[str]:
         """One line per compile or link step that was really started."""
+        return _lines(self.log_path)
+
+    def starts(self) -> list[str]:
+        """One line per start of the wrapper for whatever purpose, questions to it included."""
+        return _lines(self.starts_path)
+
+    def compiles(self) -> list[str]:
+        """The runs that were no links."""
+        return [line for line in self.runs() if " -c " in line]
+
+
+class Gate:
+    """Holds compile steps of a :class:`LoggingCompiler` until it is opened."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._open = directory / "open"
+        self._arrivals = directory / "arrivals"
+
+    @property
+    def script(self) -> str:
+        """Shell code for ``before`` or ``after``; only compile steps wait, and only for 60 s."""
+        return (
+            f'case " $* " in *" -c "*" -o "*) echo "$$" >> "{self._arrivals}"; n=0; '
+            f'while [ ! -e "{self._open}" ] && [ $n -lt 3000 ]; do sleep 0.02; n=$((n+1)); done '
+            ";; esac"
+        )
+
+    def arrivals(self) -> list[int]:
+        """Pids of the steps that came to the gate so far."""
+        return [int(line) for line in _lines(self._arrivals)]
+
+    def open(self) -> None:
+        """Let everybody through, now and later."""
+        self._open.touch()
+
+    def close(self) -> None:
+        """Hold who comes from now on."""
+        self._open.unlink(missing_ok=True)
+
+
+class ClientProcess:
+    """A client in a process of its own, which asks for one compile when told to.
+
+    ``env`` is the whole environment of the process; ``source`` the text of ``k.c``; ``request`` further
+    parameters of :meth:`Client.compile`; ``compile_env`` its ``env``.
+    """
+
+    CODE = """
+import hashlib, json, os, sys, warnings
+from ptocache.client import connect
+ask = json.loads(sys.stdin.readline())
+client = connect()
+print("ready", flush=True)
+sys.stdin.readline()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    result = client.compile("host", {"k.c": ask["source"]}, check=False, **ask["request"])
+print(json.dumps({
+    "pid": os.getpid(), "outcome": result.outcome.label, "reason": result.reason.label,
+    "why": result.why, "key": result.key, "warnings": [str(item.message) for item in caught],
+    "outputs": {n: hashlib.sha256(o.buffer).hexdigest() for n, o in result.outputs.items()},
+}), flush=True)
+"""
+
+    def __init__(
+        self, source: str, env: Mapping[str, str], compile_env: Mapping[str, str] | None = None,
+        **request: object,
+    ) -> None:  # fmt: skip
+        if compile_env is not None:
+            request["env"] = dict(compile_env)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", self.CODE], env=dict(env), cwd="/",
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self._say(json.dumps({"source": source, "request": request}))
+
+    def _say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def ready(self) -> ClientProcess:
+        """Wait until it has started and connects next."""
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        line = self.process.stdout.readline()
+        assert line == b"ready\n", self.process.stderr.read().decode(errors="replace")
+        return self
+
+    def go(self) -> ClientProcess:
+        """Let it ask."""
+        self._say("go")
+        return self
+
+    def result(self) -> dict[str, object]:
+        """What it got."""
+        out, err = self.process.communicate(timeout=DEADLINE_S)
+        assert self.process.returncode == 0, err.decode(errors="replace")
+        found: dict[str, object] = json.loads(out)
+        return found
+
+    def kill(self) -> None:
+        """SIGKILL, and forget it."""
+        self.process.kill()
+        self.process.communicate()
+
+
+class RawPeer:
+    """A peer that says what it likes to a daemon; use as a context manager."""
+
+    def __init__(self, path: Path, *, greet: bool = True) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(DEADLINE_S)
+        self.socket.connect(str(path))
+        self._reader = wire.Reader()
+        if greet:
+            self.say(wire.hello("raw", os.getpid()))
+            assert self.hear()["type"] == "welcome"
+
+    def say(self, *messages: Mapping[str, Any]) -> None:
+        """Send messages in one go."""
+        self.socket.sendall(b"".join(wire.pack(message) for message in messages))
+
+    def send(self, data: bytes) -> None:
+        """Send bytes; who has closed meanwhile is no fault here."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.socket.sendall(data)
+
+    def hear(self) -> dict[str, Any]:
+        """The next message; raises :class:`ConnectionError` if the daemon has closed."""
+        while (message := self._reader.next()) is None:
+            data = self.socket.recv(1 << 18)
+            if not data:
+                raise ConnectionError("the daemon closed the connection")
+            self._reader.feed(data)
+        return message
+
+    def is_dropped(self) -> bool:
+        """True once the daemon has closed; whatever it says before is passed over."""
+        try:
+            while self.socket.recv(1 << 18):
+                continue
+        except ConnectionResetError:
+            return True
+        return True
+
+    def __enter__(self) -> RawPeer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.socket.close()
+
+
+def at_once(clients: Iterable[ClientProcess]) -> list[dict[str, object]]:
+    """Let all ask at one moment; what they got, in their order."""
+    clients = [client.ready() for client in clients]
+    for client in clients:
+        client.go()
+    return [client.result() for client in clients]
+
+
+def alive(pid: int) -> bool:
+    """True if there is such a process and it is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def daemons_of(root: Path) -> list[int]:
+    """Pids of the daemons whose store is ``root``."""
+    needle = b"PTOCACHE_DIR=" + os.fsencode(root)
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            return self.log_path.read_text().splitlines()
-        return []
+            words = Path(f"/proc/{name}/cmdline").read_bytes()
+            variables = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+            if b"ptocache.daemon" in words and needle in variables and alive(int(name)):
+                found.append(int(name))
+    return found
+
+
+def _lines(path: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        return path.read_text().splitlines()
+    return []
 
 
 def compile_directly(
-    source: bytes, name: str, options: list[str], directory: Path, env: Mapping[str, str] | None = None
+    source: bytes,
+    name: str,
+    options: list[str],
+    directory: Path,
+    env: Mapping[str, str] | None = None,
 ) -> bytes:
     """The object that the machine's compiler makes without any cache (for an oracle)."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -184,7 +184,7 @@ def _check_saxpy(library: ctypes.CDLL, tile: int) -> bool:
 
 @cache
 def _softmax_case() -> _Case:
-    """x -> out, both of shape (rows, cols)."""
+    """Maps x to out, both of shape (rows, cols)."""
     # The last rows overflow, or vanish, unless the maximum is subtracted first.
     x = _uniform("softmax x", _ROWS * _COLS, -6.0, 6.0)
     for index in range(len(x)):
@@ -213,7 +213,7 @@ def _check_softmax(library: ctypes.CDLL, tile: int) -> bool:
 
 @cache
 def _layer_norm_case() -> _Case:
-    """x (rows, cols), gamma (cols,), beta (cols,) -> out (rows, cols)."""
+    """Maps x (rows, cols), gamma (cols,), beta (cols,) to out (rows, cols)."""
     # Off-centre, so that a variance that forgets the mean does not pass.
     x = _uniform("layer_norm x", _ROWS * _COLS, -1.0, 4.0)
     gamma = _uniform("layer_norm gamma", _COLS, 0.5, 1.5)
@@ -243,7 +243,7 @@ def _check_layer_norm(library: ctypes.CDLL, tile: int) -> bool:
 
 @cache
 def _gemm_case() -> _Case:
-    """a (m, k), b (k, n) -> c (m, n)."""
+    """Maps a (m, k), b (k, n) to c (m, n)."""
     a = _uniform("gemm a", _GEMM_M * _GEMM_K)
     b = _uniform("gemm b", _GEMM_K * _GEMM_N)
     columns = [b[col::_GEMM_N] for col in range(_GEMM_N)]
@@ -265,7 +265,7 @@ def _check_gemm(library: ctypes.CDLL, tile: int) -> bool:
 
 @cache
 def _conv1d_case() -> _Case:
-    """x (in, samples + taps - 1), weights (out, in, taps), bias (out,) -> out (out, samples)."""
+    """Maps x (in, samples + taps - 1), weights (out, in, taps), bias (out,) to out."""
     length = _CONV_SAMPLES + _CONV_TAPS - 1
     x = _uniform("conv1d x", _CONV_CHANNELS_IN * length)
     weights = _uniform("conv1d weights", _CONV_CHANNELS_OUT * _CONV_CHANNELS_IN * _CONV_TAPS)

@@ -96,7 +96,13 @@ class Blobs:
     def place(self, pending: Pending) -> None:
         """Make a blob visible under its name, replacing what stands there. Atomic."""
         target = self._paths.blob(pending.digest.sha256)
-        os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+        folder = os.path.dirname(target)
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        except FileExistsError:
+            # Something that is no folder stands in a folder's place.
+            self._set_aside(folder, f"{os.path.basename(folder)}.{Reason.NOT_A_FILE.label}")
+            os.makedirs(folder, mode=0o700, exist_ok=True)
         try:
             os.rename(pending.path, target)
         except (IsADirectoryError, NotADirectoryError, FileExistsError):
@@ -177,10 +183,13 @@ class Blobs:
 
     def quarantine(self, sha256: str, reason: Reason) -> None:
         """Take what stands at a blob's name out of the way; keeps the last few for inspection."""
-        name = f"{sha256}.{reason.label}.{secrets.token_hex(4)}"
+        self._set_aside(self._paths.blob(sha256), f"{sha256}.{reason.label}")
+
+    def _set_aside(self, path: str, name: str) -> None:
+        target = os.path.join(self._paths.quarantine, f"{name}.{secrets.token_hex(4)}")
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.makedirs(self._paths.quarantine, mode=0o700, exist_ok=True)
-            os.rename(self._paths.blob(sha256), os.path.join(self._paths.quarantine, name))
+            os.rename(path, target)
         self.trim_quarantine()
 
     def trim_quarantine(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..outcome import Cache, Event, Reason
@@ -52,7 +53,7 @@ def collect(
         removed = store.remove(rows)
         entries, freed = entries + removed.entries, freed + removed.bytes
     while excess := store.budget.excess(max_size):
-        rows = _first_worth(store.index.oldest(BATCH), excess)
+        rows = _first_worth(store, store.index.oldest(BATCH), excess)
         if not rows:
             break
         removed = store.remove(rows)
@@ -62,25 +63,31 @@ def collect(
     return Collected(entries, freed, store.budget.used)
 
 
-def _first_worth(rows: list[Row], excess: int) -> list[Row]:
-    """As many of the oldest as free ``excess`` bytes, by the size that they are known to have."""
+def _first_worth(store: Store, rows: list[Row], excess: int) -> list[Row]:
+    """As many of the oldest as free ``excess`` bytes on disk, if they share nothing with others."""
+    needs = store.index.needs(row.id for row in rows)
     chosen: list[Row] = []
     for row in rows:
         if excess <= 0:
             break
         chosen.append(row)
-        excess -= row.bytes
+        excess -= sum(disk for _, disk in needs.get(row.id, ()))
     return chosen
 
 
 def _foresee(store: Store, max_size: int | None, unused_since_s: float | None) -> Collected:
     excess = store.budget.excess(max_size)
+    needs = store.index.needs()
+    users = Counter(sha256 for blobs in needs.values() for sha256, _ in blobs)
     entries = freed = 0
     for row in store.index.oldest(-1):
         too_old = unused_since_s is not None and row.last_s < unused_since_s
         if not too_old and freed >= excess:
             break
-        entries, freed = entries + 1, freed + row.bytes
+        entries += 1
+        for sha256, disk in needs.get(row.id, ()):
+            users[sha256] -= 1
+            freed += disk if users[sha256] == 0 else 0
     return Collected(entries, freed, max(0, store.budget.used - freed))
 
 

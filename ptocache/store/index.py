@@ -138,6 +138,10 @@ class Index:
         :class:`~ptocache.errors.StoreUnusableError` for one of another version or out of reach.
         """
         self.path = path
+        self.created = False
+        """True if there was no index before."""
+        if os.path.isdir(path):
+            raise StoreDamagedError(f"the index {path} is a directory", path=path)
         self._write_lock = threading.Lock()
         self._read_lock = threading.Lock()
         try:
@@ -166,10 +170,13 @@ class Index:
                 "BEGIN IMMEDIATE;" + _CREATE + f"INSERT INTO meta VALUES('schema', {SCHEMA});"
                 "INSERT INTO meta VALUES('generation', 1); COMMIT;"
             )
+            self.created = True
         row = writer.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
         found = row[0] if row else None
         if found != SCHEMA:
             self._close_quietly()
+            if found is None:
+                raise StoreDamagedError(f"the index {self.path} has no schema", path=self.path)
             raise StoreUnusableError(
                 f"the index {self.path} has schema {found}, this ptocache knows {SCHEMA}",
                 hint="use the ptocache that made it, or another store (PTOCACHE_DIR)",
@@ -267,6 +274,21 @@ class Index:
         with self._transaction() as connection:
             connection.executemany("DELETE FROM entries WHERE id = ?", [(item,) for item in ids])
             return _release(connection, ids)
+
+    def needs(self, ids: Iterable[int] | None = None) -> dict[int, list[tuple[str, int]]]:
+        """Entry → (blob, bytes on disk) of all that it needs, for these entries or for all."""
+        sql = (
+            "SELECT e.entry, b.sha256, b.disk FROM entry_blobs e JOIN blobs b ON b.sha256 = e.blob"
+        )
+        found: dict[int, list[tuple[str, int]]] = {}
+        rows = (
+            self._read(sql)
+            if ids is None
+            else [row for item in ids for row in self._read(sql + " WHERE e.entry = ?", (item,))]
+        )
+        for entry, sha256, disk in rows:
+            found.setdefault(entry, []).append((sha256, disk))
+        return found
 
     def entries_of_blob(self, sha256: str) -> list[int]:
         """Ids of the entries that need a blob."""
@@ -437,10 +459,14 @@ def _connect(path: str, read_only: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False
     )
-    # Where the file system cannot do WAL (no shared memory), SQLite says so and stays as it was.
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA trusted_schema = OFF")
+    try:
+        # Where the file system cannot do WAL (no shared memory), SQLite says so and stays as it was.
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA trusted_schema = OFF")
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection
 
 
@@ -461,6 +487,9 @@ def _connect_read_only(path: str) -> sqlite3.Connection:
         except sqlite3.OperationalError as error:
             connection.close()
             last = error
+        except sqlite3.Error:
+            connection.close()
+            raise
     assert last is not None
     raise last
 

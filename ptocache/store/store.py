@@ -27,7 +27,7 @@ from ..outcome import Cache, Event, Reason
 from ..signature import Signature, of_descriptor
 from ..tally import Slot, Tally
 from ..wire import INLINE_BYTES
-from .blobs import Blobs, DamagedBlobError, Pending, remove_tree
+from .blobs import Blobs, DamagedBlobError, Pending, disk_bytes, remove_tree
 from .index import BlobRow, Index, Row, Selection
 
 if TYPE_CHECKING:
@@ -105,14 +105,15 @@ class Store:
         self.tally = tally
         prepare_root(paths)
         self.blobs = Blobs(paths, fsync=fsync)
-        rebuilt = False
         try:
             self.index = Index(paths.index)
         except StoreDamagedError as error:
             _log.error("%s; it goes to the quarantine and is built anew", error)
             quarantine_index(paths)
             self.index = Index(paths.index)
-            rebuilt = True
+            tally.event(Cache.BINARY, Event.CORRUPT, Reason.BAD_DOCUMENT)
+        # A lost index as well leaves whole entries behind, and files that nothing else would count.
+        rebuilt = self.index.created
         self._change = threading.Lock()
         self._hot_lock = threading.Lock()
         self._hot: OrderedDict[int, Loaded] = OrderedDict()
@@ -123,10 +124,9 @@ class Store:
         self.recency = Recency()
         self.budget = Budget(limit, low_water)
         if rebuilt:
-            tally.event(Cache.BINARY, Event.CORRUPT, Reason.BAD_DOCUMENT)
             self.adopt()
         self.budget.reset(self.index.totals()[1])
-        self.was_clean = self.index.is_clean()
+        self.was_clean = self.index.is_clean() and not rebuilt
         """True if the last daemon closed the store in order: then there is nothing to sweep."""
         self.index.set_clean(False)
 
@@ -181,10 +181,7 @@ class Store:
 
     def read_entry(self, row: Row) -> Entry:
         """The document of an entry. Raises :class:`~ptocache.errors.StoreDamagedError`."""
-        blob = self.index.blob_rows(row.id).get(row.document)
-        if blob is None:
-            raise StoreDamagedError(f"entry {row.key} has no document")
-        return entry_document.decode(self.blobs.read(blob.digest, blob.checksum))
+        return read_entry(self.index, self.blobs, row)
 
     def _load(self, row: Row, cache: Cache) -> Loaded | None:
         """Read and verify an entry; a damaged one is counted, quarantined and removed."""
@@ -439,9 +436,10 @@ class Store:
             if document is None:
                 continue
             found, check = document
-            blobs = [BlobRow(Digest(sha256, size), size, check)]
+            blobs = [BlobRow(Digest(sha256, size), disk_bytes(size), check)]
             blobs += [
-                BlobRow(item.digest, item.digest.size, item.checksum) for item in found.outputs
+                BlobRow(item.digest, disk_bytes(item.digest.size), item.checksum)
+                for item in found.outputs
             ]
             if any(not _same_size(self.paths.blob(b.digest.sha256), b.digest.size) for b in blobs):
                 continue
@@ -478,6 +476,14 @@ class Store:
         """The ``store`` part of ``stats --json`` without ``evicted``."""
         entries, disk = self.index.totals()
         return {"entries": entries, "bytes": disk, "limit": self.budget.limit}
+
+
+def read_entry(index: Index, blobs: Blobs, row: Row) -> Entry:
+    """The document of an entry. Raises :class:`~ptocache.errors.StoreDamagedError`."""
+    blob = index.blob_rows(row.id).get(row.document)
+    if blob is None:
+        raise StoreDamagedError(f"entry {row.key} has no document")
+    return entry_document.decode(blobs.read(blob.digest, blob.checksum))
 
 
 def prepare_root(paths: StorePaths) -> None:

@@ -75,7 +75,10 @@ def locate(
         absent += found.absent
         files[language] = ToolFile(language, found.path, True)
         front = _describe(driver, language, probe)
-        banner = banner or front.pop("banner")
+        own_banner = front.pop("banner")
+        banner = banner or own_banner
+        # A folder of the compiler's own search that is not there yet may be there tomorrow.
+        absent += front.pop("missing_dirs")
         facts[language] = {**front, "prefix": list(found.prefix)}
         local[language] = {"native": _native(driver, language, probe)}
         programs = (_FRONT_ENDS[language], "as", *(_LINK_PROGRAMS if link else ()))
@@ -136,6 +139,7 @@ def _describe(driver: tuple[str, ...], language: str, probe: Probe) -> dict[str,
         "family": "clang" if version and "clang" in version.group(0) else "gcc",
         "target": target.group(1) if target else "",
         "include_dirs": _listed(text, "#include <...> search starts here:"),
+        "missing_dirs": re.findall(r'^ignoring nonexistent directory "(/.*)"$', text, re.MULTILINE),
     }
 
 

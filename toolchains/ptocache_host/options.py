@@ -37,14 +37,21 @@ _UNSEEN = (
     "-fdebug-prefix-map=*", "-ffile-prefix-map=*", "-fmacro-prefix-map=*", "-flto-partition-cache*",
     "-fthinlto-index=*", "-fcrash-diagnostics*", "-freport-bug", "-working-directory*", "-static-pie",
 )  # fmt: skip
-_LINKER_WORDS = (
-    "-soname", "--soname", "-z", "--gc-sections", "--no-gc-sections", "--as-needed", "--no-as-needed",
-    "-O", "-rpath", "--rpath", "-rpath-link", "--hash-style", "--build-id", "--no-undefined",
-    "-Bsymbolic", "-Bstatic", "-Bdynamic", "--export-dynamic", "-s", "-S", "--strip-all",
-    "--strip-debug", "--start-group", "--end-group", "--whole-archive", "--no-whole-archive",
-    "--exclude-libs", "-E", "--enable-new-dtags", "--disable-new-dtags", "--icf", "--relax",
-    "--no-allow-shlib-undefined", "--allow-shlib-undefined", "--sort-common", "--defsym",
-    "--unresolved-symbols", "--eh-frame-hdr", "--no-eh-frame-hdr", "-h", "-e", "--entry", "-init", "-fini",
+# Words of the linker that bring in no file; the long ones may have one dash or two.
+_LINKER_LETTERS = frozenset({"-z", "-s", "-S", "-E", "-h", "-e", "-O", "-O0", "-O1", "-O2", "-O3"})
+_LINKER_WORDS = frozenset(
+    {"soname", "gc-sections", "no-gc-sections", "as-needed", "no-as-needed", "rpath", "rpath-link",
+     "hash-style", "build-id", "no-undefined", "Bsymbolic", "Bsymbolic-functions", "Bstatic",
+     "Bdynamic", "export-dynamic", "strip-all", "strip-debug", "start-group", "end-group",
+     "whole-archive", "no-whole-archive", "exclude-libs", "enable-new-dtags", "disable-new-dtags",
+     "icf", "relax", "no-relax", "allow-shlib-undefined", "no-allow-shlib-undefined", "sort-common",
+     "defsym", "unresolved-symbols", "eh-frame-hdr", "no-eh-frame-hdr", "entry", "init", "fini"}
+)  # fmt: skip
+# Long spellings that change the output by their text alone. Every other one may stand for an option
+# with a path or for an action: --include-directory=, --output=, --preprocess …
+_LONG = (
+    "--param", "--param=*", "--std=*", "--ansi", "--pedantic", "--pedantic-errors", "--optimize*",
+    "--debug*", "--no-warnings", "--all-warnings", "--extra-warnings", "--warn-*", "--target=*",
 )  # fmt: skip
 _LINK_ONLY = frozenset(
     {"-nostdlib", "-nodefaultlibs", "-nostartfiles", "-nolibc", "-rdynamic", "-s", "-static",
@@ -151,6 +158,11 @@ class _Reader:
         if operand.startswith(("=", "$SYSROOT")):
             self._hide(name + operand)
         path = operand
+        if name in _FILES and not os.path.isfile(os.path.join(self._cwd or "/", path)):
+            # As the compiler has it: not in the caller's cwd, so it is looked for like any header.
+            self._all += (name, operand)
+            self._compile += (name, operand)
+            return
         if not os.path.isabs(path):
             if not self._cwd:
                 raise BadRequestError(
@@ -168,6 +180,9 @@ class _Reader:
     def _text(self, name: str, operand: str) -> None:
         word = name + operand
         self._all.append(word)
+        if name == "-x":
+            # Another language: another front end than the one that the toolchain's identity covers.
+            self._hide(word)
         if name == "-l":
             self._names.append(operand)
             self._libraries.append(word)
@@ -208,8 +223,14 @@ class _Reader:
 
 def _is_unseen(word: str) -> bool:
     if word.startswith("-Wl,"):
-        return any(
-            item.startswith("-") and not item.split("=")[0].startswith(_LINKER_WORDS)
-            for item in word.split(",")[1:]
-        )
+        return any(_is_unseen_by_linker(item) for item in word.split(",")[1:])
+    if word.startswith("--") and not any(fnmatchcase(word, pattern) for pattern in _LONG):
+        return True
     return any(fnmatchcase(word, pattern) for pattern in _UNSEEN)
+
+
+def _is_unseen_by_linker(item: str) -> bool:
+    if not item.startswith(("-", "@")):
+        return False
+    name = item.split("=")[0]
+    return name not in _LINKER_LETTERS and name.lstrip("-") not in _LINKER_WORDS

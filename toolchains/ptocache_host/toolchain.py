@@ -40,7 +40,8 @@ _DEFAULT_LIBRARIES = ("c", "gcc", "gcc_s", "m", "stdc++")
 _EPOCH = "SOURCE_DATE_EPOCH"
 _CLOCK_TOKENS = ("__DATE__", "__TIME__")
 _FILE_CLOCK_TOKEN = "__TIMESTAMP__"
-_UNSEEN_TOKENS = (".incbin", "computed __has_include")
+_ASSEMBLER_TOKENS = (".incbin", ".include")
+_UNSEEN_TOKENS = (*_ASSEMBLER_TOKENS, "computed __has_include")
 
 
 class _Source(NamedTuple):
@@ -297,11 +298,15 @@ def _search_path(
     env = dict(job.env)
     language_variable = "CPLUS_INCLUDE_PATH" if source.language == "c++" else "C_INCLUDE_PATH"
     own = () if options.no_system else installation.facts[source.language]["include_dirs"]
-    angle = (
-        *options.angle, *_path_list(env.get("CPATH", "")), *options.system,
-        *_path_list(env.get(language_variable, "")), *own, *options.after,
+    system = (
+        *options.system, *_path_list(env.get(language_variable, "")), *own, *options.after,
     )  # fmt: skip
-    return SearchPath(options.quote, tuple(dict.fromkeys(angle)))
+    # A directory that is also a system directory is searched among those only (GCC manual, -I).
+    late = {os.path.realpath(path) for path in system}
+    plain = (*options.angle, *_path_list(env.get("CPATH", "")))
+    first = [path for path in plain if os.path.realpath(path) not in late]
+    quote = [path for path in options.quote if os.path.realpath(path) not in late]
+    return SearchPath(tuple(quote), tuple(dict.fromkeys((*first, *system))))
 
 
 def _path_list(text: str) -> tuple[str, ...]:
@@ -356,8 +361,9 @@ def _judge_headers(job: Job, headers: Iterable[str], files: Files) -> tuple[Reas
         if _FILE_CLOCK_TOKEN in tokens:
             # A header's own time stamp is not content, and no variable sets it.
             return Reason.TIME_MACRO, f"{_FILE_CLOCK_TOKEN} in {path}"
-        if ".incbin" in tokens:
-            return Reason.UNSEEN_INPUT, f".incbin in {path}"
+        for token in _ASSEMBLER_TOKENS:
+            if token in tokens:
+                return Reason.UNSEEN_INPUT, f"{token} in {path}"
     return Reason.NONE, ""
 
 
