@@ -82,9 +82,15 @@ def binary_action(
     return Action(document, ActionKey(_hash(_DOMAIN, document)))
 
 
-def entry_key(key: ActionKey, dependencies: tuple[Dependency, ...]) -> EntryKey:
-    """The key of one entry of an action: the action plus what its discovered inputs held."""
-    return EntryKey(_hash(_ENTRY_DOMAIN, [key, sorted(list(item) for item in dependencies)]))
+def entry_key(
+    key: ActionKey, dependencies: tuple[Dependency, ...], source_dir: str = ""
+) -> EntryKey:
+    """The key of one entry of an action: the action plus what its discovered inputs held, and the
+    source directory if the entry is bound to it."""
+    document = [key, sorted(list(item) for item in dependencies)]
+    if source_dir:
+        document.append(source_dir)
+    return EntryKey(_hash(_ENTRY_DOMAIN, document))
 
 
 def key_of_document(document: dict[str, Any]) -> ActionKey:

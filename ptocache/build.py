@@ -36,7 +36,7 @@ class Built(NamedTuple):
     dependencies: tuple[Dependency, ...]
     provenance: Provenance
     bound_to_source_dir: bool
-    """True if an output or the log names the source's directory."""
+    """True if an output or the log names the source's directory, or the toolchain says so."""
     bypass: Reason
     """Why this is an answer and not an entry; ``NONE`` if it may be one."""
     detail: str
@@ -90,7 +90,8 @@ def build(
             ran=ran,
             dependencies=observed.dependencies,
             provenance=_provenance(steps, identity, ran, workspace.work),
-            bound_to_source_dir=bool(job.source_dir) and _names(ran, job.source_dir),
+            bound_to_source_dir=bool(job.source_dir)
+            and (found.bound or _names(ran, job.source_dir)),
             bypass=bypass,
             detail=detail,
         )

@@ -6,8 +6,8 @@
         dependencies    list    [base, path, sha256 hex or "" for "was not there"]
         outputs         list    [name, sha256 hex, size, mode, XXH3-128 (16 bytes, big-endian)]
         stdout, stderr  bytes   what the tools printed
-        source_dir      text    set when an output or the log names that directory: the entry then
-                                holds for that directory only
+        source_dir      text    set when an output or the log names that directory, or an option leads
+                                into it: the entry then holds for that directory only
         kernel          text    name for people
         created_s       integer seconds since the epoch
         compile_ms      integer what the compile cost
@@ -56,7 +56,7 @@ class Entry(NamedTuple):
     @property
     def key(self) -> EntryKey:
         """The key of this entry."""
-        return entry_key(self.action_key, self.dependencies)
+        return entry_key(self.action_key, self.dependencies, self.source_dir)
 
 
 def encode(entry: Entry) -> bytes:

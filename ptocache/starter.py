@@ -24,6 +24,8 @@ _POLL_S = 0.01
 _AGAIN_S = 0.25
 _LOG_LIMIT_BYTES = 8 << 20
 _ALREADY_SERVED = 5
+# What a client asks for itself must not become the rule for everybody whom its daemon serves.
+_OWN_VARIABLES = ("PTOCACHE_MODE", "PTOCACHE_SALT", "PTOCACHE_REQUIRE", "PTOCACHE_AUTOSTART")
 # Only the entry that "-c" adds is dropped: a file in "/" must not stand in for a module.
 _BOOT = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; from ptocache.daemon import main; main()"
@@ -74,7 +76,7 @@ def start_daemon(
 
 def spawn(settings: Settings, store: StorePaths) -> subprocess.Popen[bytes]:
     """The daemon's process, detached: own session, own log, no standard input."""
-    env = dict(os.environ)
+    env = {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
     env["PTOCACHE_DIR"] = settings["store.root"]
     env["PTOCACHE_SOCKET"] = settings.socket
     with contextlib.suppress(OSError):

@@ -279,9 +279,13 @@ print(json.dumps({
         return found
 
     def kill(self) -> None:
-        """SIGKILL, and forget it."""
+        """SIGKILL, and forget it; fine if it has ended."""
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
 
 
 class RawPeer:
@@ -332,10 +336,16 @@ class RawPeer:
 
 def at_once(clients: Iterable[ClientProcess]) -> list[dict[str, object]]:
     """Let all ask at one moment; what they got, in their order."""
-    clients = [client.ready() for client in clients]
-    for client in clients:
-        client.go()
-    return [client.result() for client in clients]
+    clients = list(clients)
+    try:
+        for client in clients:
+            client.ready()
+        for client in clients:
+            client.go()
+        return [client.result() for client in clients]
+    finally:
+        for client in clients:
+            client.kill()
 
 
 def alive(pid: int) -> bool:

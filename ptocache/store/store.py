@@ -177,7 +177,9 @@ class Store:
     @staticmethod
     def _answers(loaded: Loaded, contents: Contents, source_dir: str) -> bool:
         bound = loaded.entry.source_dir
-        return (not bound or bound == source_dir) and loaded.conditions.hold(contents, source_dir)
+        if bound != source_dir and (bound or loaded.conditions.reach_into(source_dir)):
+            return False
+        return loaded.conditions.hold(contents, source_dir)
 
     def read_entry(self, row: Row) -> Entry:
         """The document of an entry. Raises :class:`~ptocache.errors.StoreDamagedError`."""

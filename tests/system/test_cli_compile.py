@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.harness import compile_directly
+from tests.harness import DaemonProcess, compile_directly
 from tests.system.cli_runner import EXECUTABLE, Done, ptocache
 
 if TYPE_CHECKING:
-    from tests.harness import DaemonProcess, LoggingCompiler
+    from collections.abc import Iterator
+
+    from tests.harness import LoggingCompiler
 
 SOURCE = '#include "k.h"\nint answer(void) { return ANSWER; }\n'
 CONTRACT = {"key", "outcome", "outputs", "compile_ms", "total_ms", "toolchain"}
@@ -32,6 +34,16 @@ def place(tmp_path: Path) -> Path:
     (source / "k.h").write_text("#define ANSWER 42\n")
     (source / "bad.c").write_text("int f( {\n")
     return source.parent
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    """One daemon for tests that ask it for nothing that it keeps."""
+    daemon = DaemonProcess(tmp_path_factory.mktemp("shared") / "store")
+    try:
+        yield daemon.start()
+    finally:
+        daemon.clean_up()
 
 
 def compile_(daemon: DaemonProcess, place: Path, *words: str) -> Done:
@@ -196,9 +208,9 @@ def test_a_hit_replaces_an_older_artifact(daemon: DaemonProcess, place: Path) ->
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_wrong_use_is_exit_code_2_and_says_what(
-    words: tuple[str, ...], said: str, daemon: DaemonProcess, place: Path
+    words: tuple[str, ...], said: str, shared_daemon: DaemonProcess, place: Path
 ) -> None:
-    done = compile_(daemon, place, *words)
+    done = compile_(shared_daemon, place, *words)
     assert done.code == 2
     assert said in done.err
     assert done.err.count("\n") == 1

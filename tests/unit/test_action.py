@@ -193,6 +193,13 @@ def test_entry_key_does_not_depend_on_the_order_of_discovery() -> None:
     assert entry_key(key, (HEADER, BESIDE, ABSENT)) == entry_key(key, (ABSENT, BESIDE, HEADER))
 
 
+def test_entry_key_moves_with_the_folder_to_which_the_entry_is_bound() -> None:
+    key = make().key
+    keys = {entry_key(key, (HEADER,), folder) for folder in ("", "/home/me", "/home/you")}
+    assert len(keys) == 3
+    assert entry_key(key, (HEADER,), "") == entry_key(key, (HEADER,))
+
+
 def test_equal_actions_have_no_differences() -> None:
     assert differences(make().document, make().document) == ()
 

@@ -87,6 +87,8 @@ def test_keys_of_an_entry_are_made_of_its_action_and_dependencies() -> None:
     key = action_module.key_of_document(ENTRY.action)
     assert ENTRY.action_key == key
     assert ENTRY.key == action_module.entry_key(key, ENTRY.dependencies)
+    bound = ENTRY._replace(source_dir="/home/me")
+    assert bound.key == action_module.entry_key(key, ENTRY.dependencies, "/home/me") != ENTRY.key
 
 
 def test_every_truncation_is_damage() -> None:

@@ -18,8 +18,6 @@ from tests.harness import DEADLINE_S, wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Starter = "Callable[..., subprocess.Popen[bytes]]"
-
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:

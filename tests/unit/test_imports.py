@@ -55,9 +55,8 @@ TABLE: dict[str, frozenset[str]] = {
     "service": VALUES
     | {"action", "build", "compiler", "contents", "entry", "identity", "inflight", "tally"}
     | {"toolchain", "store.store", "store.index", "wire"},
-    # daemon: the type of what holds the parts, and nothing at run time (see the test of cycles).
     "control": VALUES
-    | {"action", "entry", "tally", "identity", "config", "paths", "wire", "daemon", "server"}
+    | {"action", "config", "entry", "identity", "paths", "server", "service", "tally", "wire"}
     | {"store.blobs", "store.collect", "store.index", "store.store"},
     "server": VALUES | {"paths", "service", "wire"},
     "daemon": VALUES

@@ -306,9 +306,11 @@ def test_a_store_is_clean_until_it_is_used_and_again_after_it_was_closed(path: s
 
 def test_everything_survives_a_reopen(path: str) -> None:
     with closing(Index(path)) as index:
+        assert index.created
         number = add(index, 1)
         index.invalidate(Selection(kernel="none"))
     with closing(Index(path)) as index:
+        assert not index.created
         assert [item.id for item in index.select(Selection(everything=True))] == [number]
         assert index.generation() == 2
 
@@ -326,10 +328,10 @@ def test_an_empty_file_becomes_an_index(path: str) -> None:
         assert index.totals() == (0, 0)
 
 
-def test_a_database_of_another_program_or_without_a_schema_is_refused(path: str) -> None:
+def test_a_database_without_a_schema_is_damage(path: str) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER)")
-    with pytest.raises(StoreUnusableError, match="has schema None"):
+    with pytest.raises(StoreDamagedError, match="has no schema"):
         Index(path)
 
 
@@ -346,10 +348,11 @@ def test_another_schema_is_refused_and_left_as_it_was(schema: int, path: str) ->
         assert connection.execute("SELECT count(*) FROM entries").fetchone() == (1,)
 
 
-def test_a_folder_in_the_index_place_cannot_be_opened(path: str) -> None:
+def test_a_folder_in_the_place_of_an_index_is_damage(path: str) -> None:
     os.mkdir(path)
-    with pytest.raises(StoreUnusableError, match="cannot be opened"):
-        Index(path)
+    for read_only in (False, True):
+        with pytest.raises(StoreDamagedError, match="is a directory"):
+            Index(path, read_only=read_only)
 
 
 def test_a_missing_folder_cannot_be_opened(tmp_path: Path) -> None:

@@ -198,6 +198,14 @@ def test_an_entry_that_names_its_folder_answers_for_that_folder_only(world: Worl
         assert look("k") is None
 
 
+def test_entries_of_two_folders_are_kept_beside_each_other(world: World) -> None:
+    world.publish("k", b"mine", source_dir="/home/me")
+    world.publish("k", b"yours", source_dir="/home/you")
+    for look in (world.find_hot, world.find):
+        assert data_of(look("k", "/home/me")) == [b"mine"]
+        assert data_of(look("k", "/home/you")) == [b"yours"]
+
+
 def test_publishing_an_entry_again_replaces_it_and_frees_its_old_bytes(world: World) -> None:
     world.publish("k", b"old", b"kept")
     used = world.store.budget.used
@@ -649,6 +657,30 @@ def test_a_damaged_index_is_set_aside_and_its_entries_are_taken_in_again(
     assert world.store.budget.used == world.store.index.totals()[1] == used
     assert not world.store.was_clean, "what was not taken in must be swept"
     assert world.report()["corrupt_reasons"] == {"bad_document": 1}
+
+
+def test_the_entries_of_a_lost_index_are_taken_in_again(world: World) -> None:
+    world.publish("a", SMALL)
+    used = world.store.budget.used
+    world.store.close()
+    for suffix in ("", "-wal", "-shm"):
+        Path(world.paths.index + suffix).unlink(missing_ok=True)
+    world.store = world.open()
+    assert data_of(world.find("a")) == [SMALL]
+    assert world.store.budget.used == used
+    assert not world.store.was_clean
+
+
+def test_a_folder_in_the_place_of_the_index_is_set_aside(world: World) -> None:
+    world.publish("a", SMALL)
+    world.store.close()
+    path = Path(world.paths.index)
+    path.unlink()
+    path.mkdir()
+    (path / "stray").write_bytes(b"")
+    world.store = world.open()
+    assert data_of(world.find("a")) == [SMALL]
+    assert data_of(world.publish("b", b"b").loaded) == [b"b"]
 
 
 def test_only_whole_entries_are_taken_in_again(world: World) -> None:

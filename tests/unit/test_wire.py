@@ -11,7 +11,7 @@ import pytest
 
 from ptocache import wire
 from ptocache.digest import Digest
-from ptocache.errors import BadRequestError, FrameError
+from ptocache.errors import BadRequestError, FrameError, ProtocolMismatchError
 from ptocache.model import Answer, Artifact, Descriptor, Input, Job, Log
 from ptocache.outcome import Outcome, Reason
 from ptocache.wire import (
@@ -71,7 +71,29 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "compile": wire.compile_message(7, REQUEST),
     "answer_miss": wire.answer_message(7, MISS)[0],
     "answer_failure": wire.answer_message(8, FAILURE)[0],
-}
+    "batch": {
+        "type": "batch",
+        "id": 0,
+        "requests": [wire.compile_message(1, REQUEST), wire.compile_message(2, REQUEST)],
+    },
+    "need": {"type": "need", "id": 7, "names": ["include/tile.h", "k.c"]},
+    "get": {"type": "get", "id": 9, "key": "ab" * 32, "source_dir": "/home/me/kernels"},
+    "nothing": {"type": "nothing", "id": 9},
+    "ping": {"type": "ping", "id": -1},
+    "result": {"type": "result", "id": -1, "value": {"pid": 4712, "uptime_s": 1.5, "busy": False}},
+    "gc": {"type": "gc", "id": 10, "max_size": 1 << 30, "max_age": 86400.0, "dry_run": True},
+    "invalidate": {
+        "type": "invalidate", "id": 11, "keys": ["ab12"], "toolchain": "", "kernel": "saxpy",
+        "arch": "", "older_than": 0, "all": False, "dry_run": False,
+    },
+    "show": {"type": "show", "id": 12, "key": "ab12"},
+    "stop": {"type": "stop", "id": 13, "now": True},
+    "error": {
+        "type": "error",
+        "id": 0,
+        "error": ProtocolMismatchError("another protocol", hint="upgrade", ours=1, theirs=2).to_wire(),
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MESSAGES)

@@ -40,8 +40,7 @@ _DEFAULT_LIBRARIES = ("c", "gcc", "gcc_s", "m", "stdc++")
 _EPOCH = "SOURCE_DATE_EPOCH"
 _CLOCK_TOKENS = ("__DATE__", "__TIME__")
 _FILE_CLOCK_TOKEN = "__TIMESTAMP__"
-_ASSEMBLER_TOKENS = (".incbin", ".include")
-_UNSEEN_TOKENS = (*_ASSEMBLER_TOKENS, "computed __has_include")
+_UNSEEN_TOKENS = (".incbin", ".include", "computed __has_include")
 
 
 class _Source(NamedTuple):
@@ -193,6 +192,7 @@ class HostToolchain:
         inside = workdir.rstrip("/") + "/"
         present = [path for path in opened if not path.startswith(inside)]
         bypass, detail = _judge_headers(job, present, files)
+        texts = [path for path in opened if not _is_library(path)]
         return Discovery(
             present=tuple(_based(path, job.source_dir) for path in present),
             absent=tuple(
@@ -200,6 +200,8 @@ class HostToolchain:
             ),
             bypass=bypass,
             detail=detail,
+            bound=_meets_source_dir(job, installation)
+            or any(_names_inside(files.scan(path), job.source_dir) for path in texts),
         )
 
     def validate(self, prepared: Prepared, outputs: tuple[Output, ...]) -> None:
@@ -305,8 +307,14 @@ def _search_path(
     late = {os.path.realpath(path) for path in system}
     plain = (*options.angle, *_path_list(env.get("CPATH", "")))
     first = [path for path in plain if os.path.realpath(path) not in late]
-    quote = [path for path in options.quote if os.path.realpath(path) not in late]
+    beside = (_beside(job, source),) if job.source_dir else ()
+    quote = [path for path in (*beside, *options.quote) if os.path.realpath(path) not in late]
     return SearchPath(tuple(quote), tuple(dict.fromkeys((*first, *system))))
+
+
+def _beside(job: Job, source: _Source) -> str:
+    """The directory in which the source's author has it."""
+    return os.path.normpath(os.path.join(job.source_dir, os.path.dirname(source.name)))
 
 
 def _path_list(text: str) -> tuple[str, ...]:
@@ -349,10 +357,38 @@ def _based(path: str, source_dir: str) -> tuple[str, str]:
     return ABSOLUTE_BASE, path
 
 
+def _meets_source_dir(job: Job, installation: Installation) -> bool:
+    """True if a searched directory lies in the source's own, or around it: what is found through it
+    is one file for everybody, and yet its name is cut to a relative one in the output. The cut is of
+    text (``-ffile-prefix-map``), so ``/src-more`` lies in ``/src`` here."""
+    own = job.source_dir
+    if not own:
+        return False
+    words = [*job.options, *(value for name, value in job.env if name != _EPOCH)]
+    if any(own in word for word in words):
+        return True
+    places = [word for word in job.options if word.startswith("/")]
+    for name, value in job.env:
+        places += _path_list(value) if name != _EPOCH else ()
+    for facts in installation.facts.values():
+        places += facts["include_dirs"]
+    return any(own.startswith(f"{place.rstrip('/')}/") or place.startswith(own) for place in places)
+
+
+def _names_inside(found: Scan, source_dir: str) -> bool:
+    """True if a file names another one in the source's own directory by its absolute path."""
+    names = (*found.quoted, *found.angled)
+    return bool(source_dir) and any(name.startswith(source_dir) for name in names)
+
+
+def _is_library(path: str) -> bool:
+    return path.endswith((".so", ".a", ".o")) or ".so." in path
+
+
 def _judge_headers(job: Job, headers: Iterable[str], files: Files) -> tuple[Reason, str]:
     clock_set = dict(job.env).get(_EPOCH, "")
     for path in headers:
-        if path.endswith((".so", ".a", ".o")) or ".so." in path:
+        if _is_library(path):
             continue
         tokens = files.scan(path).tokens
         for token in _CLOCK_TOKENS:
@@ -361,7 +397,7 @@ def _judge_headers(job: Job, headers: Iterable[str], files: Files) -> tuple[Reas
         if _FILE_CLOCK_TOKEN in tokens:
             # A header's own time stamp is not content, and no variable sets it.
             return Reason.TIME_MACRO, f"{_FILE_CLOCK_TOKEN} in {path}"
-        for token in _ASSEMBLER_TOKENS:
+        for token in _UNSEEN_TOKENS:
             if token in tokens:
                 return Reason.UNSEEN_INPUT, f"{token} in {path}"
     return Reason.NONE, ""

@@ -1,0 +1,152 @@
+"""SIGKILL at any moment: afterwards every answer is right, no entry is half, and nothing is left over."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from ptocache.outcome import Outcome
+from ptocache.paths import StorePaths
+from ptocache.store.collect import check
+from ptocache.store.store import Store
+from ptocache.tally import Tally
+from tests.harness import DaemonProcess, alive, compile_directly, wait_for
+
+ENV = {"PATH": os.environ.get("PATH", "")}
+ROUNDS = 10
+KERNELS = 6
+
+
+def source(number: int) -> bytes:
+    """Every other one has a large output."""
+    if number % 2:
+        return b"const char big_%d[200000] = {%d};\n" % (number, number)
+    return b"int kernel_%d(void) { return %d; }\n" % (number, number)
+
+
+class Burst(threading.Thread):
+    """Compiles kernels through a daemon until it goes; counts the answers."""
+
+    def __init__(self, daemon: DaemonProcess, numbers: list[int]) -> None:
+        super().__init__()
+        self._daemon = daemon
+        self._numbers = numbers
+        self.answers: dict[int, bytes] = {}
+        self.start()
+
+    def run(self) -> None:
+        try:
+            with self._daemon.client() as client:
+                jobs = [
+                    client.job("host", {"k.c": source(n)}, env=ENV, outputs=["object"])
+                    for n in self._numbers
+                ]
+                for position, result in client.compile_many(jobs):
+                    number = self._numbers[position]
+                    self.answers[number] = bytes(result.outputs["object"].buffer)
+        except OSError:
+            return
+
+
+def open_store(root: Path) -> Store:
+    return Store(
+        StorePaths(str(root)), limit=1 << 30, low_water=0.9, memory=1 << 20, fsync=False,
+        tally=Tally(),
+    )  # fmt: skip
+
+
+def kill_after(daemon: DaemonProcess, burst: Burst, answers: int, pauses: int) -> None:
+    """Kill once that many answers have come, and a number of looks at the store later."""
+    wait_for(lambda: len(burst.answers) >= answers, "answers to come")
+    for _ in range(pauses):
+        os.listdir(daemon.root / "tmp")
+    daemon.kill()
+    burst.join(60)
+    assert not burst.is_alive()
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_killed_daemon_leaves_no_half_entry_and_no_wrong_answer(
+    make_daemon: type[DaemonProcess], tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    daemon = make_daemon(tmp_path / "store", jobs=2)
+    known: dict[int, bytes] = {}
+    cut_short = 0
+    for round_number in range(ROUNDS):
+        daemon.start()
+        assert os.listdir(daemon.root / "tmp") == []
+        fresh = [round_number * KERNELS + n for n in range(KERNELS)]
+        burst = Burst(daemon, [*chance.sample(sorted(known), min(4, len(known))), *fresh])
+        old = len(burst._numbers) - KERNELS
+        kill_after(daemon, burst, old + chance.randrange(KERNELS - 1), chance.randrange(2000))
+        cut_short += len(burst.answers) < old + KERNELS
+        for number in fresh:
+            known[number] = compile_directly(source(number), "k.c", [], tmp_path / "direct")
+        assert all(known[number] == data for number, data in burst.answers.items())
+        store = open_store(daemon.root)
+        try:
+            assert check(store) == []
+        finally:
+            store.close()
+    assert cut_short > ROUNDS // 2, "the daemon was killed at work"
+    daemon.start()
+    with daemon.client() as client:
+        jobs = [
+            client.job("host", {"k.c": source(n)}, env=ENV, outputs=["object"])
+            for n in sorted(known)
+        ]
+        answers = dict(client.compile_many(jobs))
+    for position, number in enumerate(sorted(known)):
+        assert bytes(answers[position].outputs["object"].buffer) == known[number]
+    kept = sum(item.outcome is Outcome.DISK_HIT for item in answers.values())
+    assert kept >= ROUNDS, "what was stored before a kill is still there"
+    assert daemon.stats()["corrupt"] == 0
+    assert os.listdir(daemon.root / "tmp") == []
+    daemon.stop()
+    index = open_store(daemon.root)
+    try:
+        entries, _ = index.index.totals()
+        assert entries == len(known)
+        needed = {row.digest.sha256 for row in index.index.all_blobs()}
+    finally:
+        index.close()
+    on_disk = {path.name for path in (daemon.root / "blobs").glob("*/*")}
+    assert needed <= on_disk
+
+
+def test_orphans_of_killed_daemons_are_swept_by_the_next(
+    make_daemon: type[DaemonProcess], tmp_path: Path
+) -> None:
+    daemon = make_daemon(tmp_path / "store").start()
+    with daemon.client() as client:
+        client.compile("host", {"k.c": source(0)}, env=ENV, outputs=["object"])
+    daemon.kill()
+    # What a kill between the rename of a blob and the commit of its entry leaves.
+    orphan = daemon.root / "blobs" / "cd" / ("cd" * 32)
+    orphan.parent.mkdir(exist_ok=True)
+    orphan.write_bytes(b"x" * 1000)
+    daemon.start()
+    wait_for(lambda: not orphan.exists(), "the orphan to be swept")
+    with daemon.client() as client:
+        again = client.compile("host", {"k.c": source(0)}, env=ENV, outputs=["object"])
+    assert again.outcome is Outcome.DISK_HIT
+
+
+def test_killed_guard_is_not_missed_by_the_daemon(
+    make_daemon: type[DaemonProcess], tmp_path: Path
+) -> None:
+    daemon = make_daemon(tmp_path / "store").start()
+    children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text()
+    guards = [int(pid) for pid in children.split()]
+    assert len(guards) == 1
+    os.kill(guards[0], 9)
+    wait_for(lambda: not alive(guards[0]), "the guard to be gone")
+    with daemon.client() as client:
+        found = client.compile("host", {"k.c": source(0)}, env=ENV, outputs=["object"])
+    assert found.outcome is Outcome.MISS
+    assert daemon.stop() == 0
