@@ -1,22 +1,25 @@
-"""What a hit costs over an open connection, against a bare echo of messages of the same sizes.
+"""What a hit costs over an open connection, against a bare echo of equal messages.
 
-The echo server is a process of its own. It reads frames of the same length as the requests and writes
-frames of the same length as the answers over the same kind of socket, from an event loop that could
-serve many peers (``selectors``), as a daemon must. For scale, the same without a loop: one blocking peer.
+The rival is a process of its own that answers with a message equal to the daemon's: the same kind of
+socket, the same event loop (asyncio), the same frames and the same msgpack on both sides, and nothing
+else: no toolchain to confirm, no key, no conditions to check. For scale, the same bytes without reading
+them: from a ``selectors`` loop, and from one blocking peer that serves nobody else.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import selectors
 import socket
 import tempfile
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.common import finish, interleaved, private_daemon, show
 from ptocache import wire
-from ptocache.model import Answer, Artifact
+from ptocache.digest import Digest
+from ptocache.model import Answer, Artifact, Input, Job
 from ptocache.outcome import Outcome
 from ptocache.signature import SETTLE_NS
 
@@ -40,12 +43,9 @@ def main() -> None:
         children: list[int] = []
         for name, (output, source) in SOURCES.items():
             result = client.compile("host", {"k.c": source}, options=["-O2"], outputs=[output])
-            request, answer = sizes(result, source)
-            for kind, server in (
-                ("echo", selector_server),
-                ("echo, one blocking peer", blocking_server),
-            ):
-                action, child = echo_client(request, answer, server)
+            request, answer = messages(result, source)
+            for kind, server in RIVALS.items():
+                action, child = echo_client(request, answer, server, read=kind == "echo")
                 children.append(child)
                 actions[f"{kind}: {name}"] = action
             actions[f"hit: {name}"] = hit(client, output, source)
@@ -73,23 +73,26 @@ def hit(client: Client, output: str, source: bytes) -> Callable[[], object]:
     return action
 
 
-def sizes(result: Result, source: bytes) -> tuple[int, int]:
-    """Bytes of the request's and of the answer's frame."""
-    from ptocache.digest import Digest
-    from ptocache.model import Input, Job
-
-    job = Job("host", "", ("-O2",), (("PATH", os.environ["PATH"]),), (Input("k.c", Digest.of(source)),), ("object",), cwd=os.getcwd(), kernel="k")  # fmt: skip
-    request = wire.pack(wire.compile_message(0, wire.Request(job, {})))
+def messages(result: Result, source: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The request's and the answer's message, as the client and the daemon would send them."""
+    job = Job(
+        "host", "", ("-O2",), (("PATH", os.environ["PATH"]),), (Input("k.c", Digest.of(source)),),
+        ("object",), cwd=os.getcwd(), kernel="k",
+    )  # fmt: skip
     artifacts = tuple(
         Artifact(o.name, Digest(o.digest, o.size), o.mode, bytes(o.buffer) if not o.file else b"")
         for o in result.outputs.values()
     )
     answer = Answer(Outcome.MEMORY_HIT, result.key, artifacts=artifacts, identity=result.identity)
-    return len(request), len(wire.pack(wire.answer_message(0, answer)[0]))
+    return wire.compile_message(0, wire.Request(job, {})), wire.answer_message(0, answer)[0]
 
 
 def echo_client(
-    request: int, answer: int, serve: Callable[[socket.socket, int, bytes], None]
+    request: dict[str, Any],
+    answer: dict[str, Any],
+    serve: Callable[[socket.socket, int, dict[str, Any]], None],
+    *,
+    read: bool,
 ) -> tuple[Callable[[], object], int]:
     """A round trip with a server that does nothing else; and the server's pid."""
     path = os.path.join(tempfile.mkdtemp(prefix="pte-"), "s")
@@ -98,23 +101,61 @@ def echo_client(
     listener.listen(1)
     child = os.fork()
     if child == 0:
-        serve(listener, request, bytes(answer))
+        serve(listener, len(wire.pack(request)), answer)
         os._exit(0)
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
-    data = bytes(request)
+    data = wire.pack(request)
+    length = len(wire.pack(answer))
+    reader = wire.Reader()
 
-    def action() -> None:
+    def bytes_only() -> None:
         connection.sendall(data)
-        left = answer
+        left = length
         while left:
             left -= len(connection.recv(left))
 
-    return action, child
+    def whole_messages() -> None:
+        connection.sendall(wire.pack(request))
+        while (message := reader.next()) is None:
+            reader.feed(connection.recv(1 << 18))
+        wire.parse_answer(message, [])
+
+    return (whole_messages if read else bytes_only), child
 
 
-def selector_server(listener: socket.socket, request: int, answer: bytes) -> None:
-    """Serve any number of peers from one loop."""
+class _Echo(asyncio.Protocol):
+    """Reads messages, and answers each with the same one."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self._reader = wire.Reader()
+        self._answer = answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        while self._reader.next() is not None:
+            self._transport.write(wire.pack(self._answer))
+
+
+def message_server(listener: socket.socket, request: int, answer: dict[str, Any]) -> None:
+    """Serve any number of peers from asyncio's loop, reading and writing messages."""
+
+    async def run() -> None:
+        server = await asyncio.get_running_loop().create_unix_server(
+            lambda: _Echo(answer), sock=listener
+        )
+        await server.serve_forever()
+
+    asyncio.run(run())
+
+
+def selector_server(listener: socket.socket, request: int, answer: dict[str, Any]) -> None:
+    """Serve any number of peers from one loop, looking at nothing."""
+    data = wire.pack(answer)
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
     unread: dict[int, int] = {}
@@ -134,11 +175,12 @@ def selector_server(listener: socket.socket, request: int, answer: bytes) -> Non
             unread[peer.fileno()] -= got
             if unread[peer.fileno()] <= 0:
                 unread[peer.fileno()] += request
-                peer.send(answer)
+                peer.send(data)
 
 
-def blocking_server(listener: socket.socket, request: int, answer: bytes) -> None:
+def blocking_server(listener: socket.socket, request: int, answer: dict[str, Any]) -> None:
     """Serve one peer, and nobody else meanwhile."""
+    data = wire.pack(answer)
     peer, _ = listener.accept()
     while True:
         left = request
@@ -147,8 +189,14 @@ def blocking_server(listener: socket.socket, request: int, answer: bytes) -> Non
             if not got:
                 return
             left -= got
-        peer.sendall(answer)
+        peer.sendall(data)
 
+
+RIVALS = {
+    "echo": message_server,
+    "bytes only": selector_server,
+    "bytes only, one blocking peer": blocking_server,
+}
 
 if __name__ == "__main__":
     main()

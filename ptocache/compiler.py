@@ -27,6 +27,7 @@ from .errors import (
     StepSystemError,
     StepTimeoutError,
 )
+from .guard import end_tools
 from .model import Log, Output
 from .toolchain import ProbeResult
 
@@ -319,6 +320,9 @@ def _run_step(
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
+    if cancel.requested or not in_time:
+        # What left its group (a session of its own) still bears the mark of this private directory.
+        end_tools(workspace.root)
     if cancel.requested:
         raise CancelledError(f"the step {step.name} was cancelled")
     if not in_time:

@@ -39,6 +39,8 @@ INLINE_BYTES = 128 << 10
 """Outputs up to this size travel in the message, larger ones as descriptors."""
 MAX_DESCRIPTORS = 64
 """Most descriptors with one frame (Linux allows 253)."""
+MODES = ("use", "refresh", "bypass", "read-only")
+"""The same as in :mod:`ptocache.config`."""
 MAX_BATCH = 4096
 MAX_ITEMS = 4096
 MAX_TEXT = 1 << 20
@@ -256,7 +258,7 @@ def parse_request(message: object) -> Request:
             kernel=_text(message, "kernel"),
         ),
         data=data,
-        mode=_text(message, "mode") or "use",
+        mode=_mode(message),
         salt=_text(message, "salt"),
     )
 
@@ -381,6 +383,13 @@ def _pairs(message: Mapping[str, Any], field: str) -> tuple[tuple[str, str], ...
     if any("=" in name or not name for name, _ in pairs):
         raise BadRequestError(f"{field} has a name that no variable can have")
     return tuple(sorted(pairs))
+
+
+def _mode(message: Mapping[str, Any]) -> str:
+    value = _text(message, "mode") or MODES[0]
+    if value not in MODES:
+        raise BadRequestError(f"there is no mode {value!r}", hint=f"one of {', '.join(MODES)}")
+    return value
 
 
 def _directory(message: Mapping[str, Any], field: str) -> str:

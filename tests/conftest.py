@@ -14,13 +14,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+@pytest.fixture(scope="session")
+def empty_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with nothing in it."""
+    return tmp_path_factory.mktemp("home")
+
+
 @pytest.fixture(autouse=True)
-def _own_places(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_places(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """HOME and the XDG folders are empty ones; no PTOCACHE_ variable is set."""
     for name in list(os.environ):
         if name.startswith(("PTOCACHE_", "XDG_")) or name in ("CC", "CXX", "SOURCE_DATE_EPOCH"):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setenv("HOME", str(empty_home))
 
 
 @pytest.fixture

@@ -363,6 +363,10 @@ class Index:
         disk = self._read("SELECT coalesce(sum(disk), 0) FROM blobs")[0][0]
         return int(entries), int(disk)
 
+    def has_entry(self, entry_id: int) -> bool:
+        """True if there is an entry with this id."""
+        return bool(self._read("SELECT 1 FROM entries WHERE id = ?", (entry_id,)))
+
     def has_blob(self, sha256: str) -> bool:
         """True if some entry needs this blob."""
         return bool(self._read("SELECT 1 FROM blobs WHERE sha256 = ?", (sha256,)))

@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections import OrderedDict
@@ -150,7 +151,9 @@ class Store:
             return None
         for entry_id in tuple(ids):
             loaded = self._hot.get(entry_id)
-            if loaded is None or not self._answers(loaded, contents, source_dir):
+            if loaded is None or not _answers(
+                loaded.entry, loaded.conditions, contents, source_dir
+            ):
                 continue
             if not loaded.intact():
                 self._forget([entry_id])
@@ -167,30 +170,37 @@ class Store:
     ) -> Loaded | None:
         """An entry on disk whose conditions hold, verified and taken into memory."""
         for row in self.index.candidates(key):
-            loaded = self._load(row, cache)
-            if loaded is not None and self._answers(loaded, contents, source_dir):
+            found = self._read(row, cache)
+            if found is None or not _answers(
+                found, Conditions(found.dependencies), contents, source_dir
+            ):
+                continue
+            loaded = self._load(row, cache, found)
+            if loaded is not None:
                 self._keep(loaded)
                 self.recency.touch(loaded.id, time.time())
                 return loaded
         return None
 
-    @staticmethod
-    def _answers(loaded: Loaded, contents: Contents, source_dir: str) -> bool:
-        bound = loaded.entry.source_dir
-        if bound != source_dir and (bound or loaded.conditions.reach_into(source_dir)):
-            return False
-        return loaded.conditions.hold(contents, source_dir)
-
     def read_entry(self, row: Row) -> Entry:
         """The document of an entry. Raises :class:`~ptocache.errors.StoreDamagedError`."""
         return read_entry(self.index, self.blobs, row)
 
-    def _load(self, row: Row, cache: Cache) -> Loaded | None:
-        """Read and verify an entry; a damaged one is counted, quarantined and removed."""
+    def _read(self, row: Row, cache: Cache) -> Entry | None:
+        """The document of an entry; a damaged one takes the entry with it."""
         try:
-            found = self.read_entry(row)
-            artifacts: list[Artifact] = []
-            verified: list[Signature | None] = []
+            return self.read_entry(row)
+        except StoreDamagedError as error:
+            self._heal(row, cache, getattr(error, "reason", Reason.BAD_DOCUMENT), str(error))
+        except OSError as error:
+            self._unreadable(row, cache, error)
+        return None
+
+    def _load(self, row: Row, cache: Cache, found: Entry) -> Loaded | None:
+        """Read and verify an entry's outputs; a damaged one is counted, quarantined and removed."""
+        artifacts: list[Artifact] = []
+        verified: list[Signature | None] = []
+        try:
             for item in found.outputs:
                 if item.digest.size <= INLINE_BYTES:
                     data = self.blobs.read(item.digest, item.checksum)
@@ -203,17 +213,21 @@ class Store:
         except DamagedBlobError as error:
             self._heal(row, cache, error.reason, str(error))
             return None
-        except StoreDamagedError as error:
-            self._heal(row, cache, Reason.BAD_DOCUMENT, str(error))
-            return None
         except OSError as error:
-            _log.warning("entry %s cannot be read: %s", row.key[:12], error)
-            self.tally.event(cache, Event.CORRUPT, Reason.IO_ERROR)
+            self._unreadable(row, cache, error)
             return None
         return _loaded(row.id, found, artifacts, verified)
 
+    def _unreadable(self, row: Row, cache: Cache, error: OSError) -> None:
+        _log.warning("entry %s cannot be read: %s", row.key[:12], error)
+        self.tally.event(cache, Event.CORRUPT, Reason.IO_ERROR)
+
     def _heal(self, row: Row, cache: Cache, reason: Reason, message: str) -> None:
         """Take a damaged entry out, with every entry that shares its damage."""
+        with contextlib.suppress(sqlite3.Error):
+            if not self.index.has_entry(row.id):
+                # Removed, files last, while it was being read: that is no damage.
+                return
         _log.warning("entry %s is damaged and will be made again: %s", row.key[:12], message)
         self.tally.event(cache, Event.CORRUPT, reason)
         with self._change, contextlib.suppress(sqlite3.Error):
@@ -245,6 +259,8 @@ class Store:
                 self._hot_bytes > self._memory or self._hot_files > _HOT_DESCRIPTORS
             ):
                 self._drop_locked(next(iter(self._hot)))
+        # Removed between its look-up and now: whoever removed it could not forget it yet.
+        self._forget_removed([loaded.id])
 
     def _drop_locked(self, entry_id: int) -> None:
         loaded = self._hot.pop(entry_id, None)
@@ -262,6 +278,10 @@ class Store:
         with self._hot_lock:
             for entry_id in ids:
                 self._drop_locked(entry_id)
+
+    def _forget_removed(self, ids: Iterable[int]) -> None:
+        """What is no entry any more must not answer from memory."""
+        self._forget([item for item in ids if not self.index.has_entry(item)])
 
     # --- publish
 
@@ -336,8 +356,12 @@ class Store:
                 )
                 return Published(None, Reason.INVALIDATED, "an invalidate came meanwhile"), 0
             entry_id, added, orphans = inserted
+            # The entry that this one replaced, if there was one.
+            self._forget_removed(tuple(self._by_action.get(action.key, ())))
             self._remove_blobs(orphans)
-        loaded = self._load(row._replace(id=entry_id), cache)
+        row = row._replace(id=entry_id)
+        written = self._read(row, cache)
+        loaded = self._load(row, cache, written) if written is not None else None
         if loaded is None:
             return Published(None, Reason.STORE_FAILED, "the new entry cannot be read back"), added
         self._keep(loaded)
@@ -480,6 +504,13 @@ class Store:
         return {"entries": entries, "bytes": disk, "limit": self.budget.limit}
 
 
+def _answers(entry: Entry, conditions: Conditions, contents: Contents, source_dir: str) -> bool:
+    bound = entry.source_dir
+    if bound != source_dir and (bound or conditions.reach_into(source_dir)):
+        return False
+    return conditions.hold(contents, source_dir)
+
+
 def read_entry(index: Index, blobs: Blobs, row: Row) -> Entry:
     """The document of an entry. Raises :class:`~ptocache.errors.StoreDamagedError`."""
     blob = index.blob_rows(row.id).get(row.document)
@@ -491,12 +522,16 @@ def read_entry(index: Index, blobs: Blobs, row: Row) -> Entry:
 def prepare_root(paths: StorePaths) -> None:
     """Create the folders of a store; raises :class:`~ptocache.errors.StoreUnusableError`."""
     try:
-        for directory in (paths.root, paths.blobs, paths.tmp, paths.quarantine):
+        os.makedirs(paths.root, mode=0o700, exist_ok=True)
+        _verify_owner(paths)
+        for directory in (paths.blobs, paths.tmp, paths.quarantine):
             os.makedirs(directory, mode=0o700, exist_ok=True)
         _write_once(paths.cachedir_tag, paths.tag_bytes)
         _write_once(paths.version, VERSION.encode() + b"\n")
         with open(paths.version, encoding="ascii", errors="replace") as file:
             found = file.read().strip()
+    except StoreUnusableError:
+        raise
     except OSError as error:
         raise StoreUnusableError(
             f"the store {paths.root} cannot be used: {error.strerror or error}",
@@ -507,6 +542,22 @@ def prepare_root(paths: StorePaths) -> None:
         raise StoreUnusableError(
             f"the store {paths.root} has version {found!r}, this ptocache knows {VERSION!r}",
             hint="use the ptocache that made it, or another store (PTOCACHE_DIR)",
+            path=paths.root,
+        )
+
+
+def _verify_owner(paths: StorePaths) -> None:
+    """A store that somebody else can write to may hold what somebody else compiled."""
+    info = os.stat(paths.root)
+    wrong = ""
+    if info.st_uid != os.geteuid():
+        wrong = f"belongs to user {info.st_uid}, not to {os.geteuid()}"
+    elif stat.S_IMODE(info.st_mode) & 0o002:
+        wrong = "can be written to by everybody"
+    if wrong:
+        raise StoreUnusableError(
+            f"the store {paths.root} {wrong}",
+            hint="choose a place of your own with PTOCACHE_DIR",
             path=paths.root,
         )
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ from elftools.elf.elffile import ELFFile
 from ptocache.client import Client, Result
 from ptocache.errors import CompileFailedError, OutputRejectedError, ToolNotFoundError
 from ptocache.outcome import Outcome, Reason
-from tests.harness import DaemonProcess, LoggingCompiler, compile_directly
+from ptocache.signature import settled, signature_of
+from tests.harness import DaemonProcess, LoggingCompiler, compile_directly, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -271,15 +273,18 @@ def test_header_behind_a_dangling_link_is_noticed_when_it_appears(
         (tmp_path / folder).mkdir()
     (tmp_path / "late" / "h.h").write_text("#define VALUE 1\n")
     (tmp_path / "early" / "h.h").symlink_to(tmp_path / "not-yet.h")
-    old = 1_000_000_000
-    os.utime(tmp_path / "early", (old, old))
     source = b"#include <h.h>\nint dangling(void) { return VALUE; }\n"
     options = [f"-I{tmp_path}/early", f"-I{tmp_path}/late"]
 
     def ask() -> Result:
         return compiled(client, source, options=options, outputs=["shared"])
 
+    def quiet() -> bool:
+        signature = signature_of(str(tmp_path / "early"))
+        return signature is not None and settled(signature, time.time_ns())
+
     assert loaded(ask(), tmp_path).dangling() == 1
+    wait_for(quiet, "the stamps of the empty place to be trusted")
     assert ask().outcome.is_hit
     (tmp_path / "not-yet.h").write_text("#define VALUE 2\n")
     second = ask()

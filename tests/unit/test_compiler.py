@@ -388,6 +388,13 @@ def test_a_step_beyond_its_time_ends_with_its_whole_group(workspace: Workspace) 
     assert_ends(child_of(workspace))
 
 
+def test_a_step_beyond_its_time_takes_what_left_its_session_with_it(workspace: Workspace) -> None:
+    script = "setsid sh -c 'echo $$ > child; sleep 300' & while ! test -s child; do :; done; sleep 300"
+    with pytest.raises(StepTimeoutError):
+        run_sh(workspace, script, limits=Limits(step_timeout_s=1.0))
+    assert_ends(child_of(workspace))
+
+
 def test_a_tool_that_ignores_signals_ends_all_the_same(workspace: Workspace) -> None:
     script = "trap '' TERM INT HUP; echo $$ > child; while :; do sleep 300; done"
     with pytest.raises(StepTimeoutError):

@@ -190,6 +190,41 @@ def test_an_entry_is_found_only_while_its_conditions_hold(world: World, tmp_path
     assert data_of(world.find_hot("k")) == [b"with one"], "both states are kept"
 
 
+def test_the_outputs_of_an_entry_that_does_not_answer_are_not_read(
+    world: World, tmp_path: Path
+) -> None:
+    header = tmp_path / "a.h"
+    header.write_bytes(b"one")
+    needs = (Dependency("", str(header), Digest.of(b"one").sha256),)
+    world.publish("k", b"with one", dependencies=needs)
+    world.reopen()
+    world.blob(b"with one").unlink()
+    header.write_bytes(b"two")
+    assert world.find("k") is None
+    assert world.report()["corrupt"] == 0, "nobody looked"
+    header.write_bytes(b"one")
+    assert world.find("k") is None
+    assert world.report()["corrupt"] == 1
+
+
+def test_a_store_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    root.mkdir()
+    root.chmod(0o777)
+    with pytest.raises(StoreUnusableError, match="written to by everybody"):
+        World(root)
+    assert not list(root.iterdir()), "and it is left as it was"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_store_of_another_user_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    root.mkdir()
+    os.chown(root, 12345, -1)
+    with pytest.raises(StoreUnusableError, match="belongs to user 12345"):
+        World(root)
+
+
 def test_an_entry_that_names_its_folder_answers_for_that_folder_only(world: World) -> None:
     world.publish("k", source_dir="/home/me")
     assert world.find_hot("k", "/home/me") is not None

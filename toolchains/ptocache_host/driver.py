@@ -11,6 +11,8 @@ from ptocache.elf import is_elf, needed_libraries
 from ptocache.errors import ElfError, ToolNotFoundError
 from ptocache.model import Installation, ToolFile
 
+from .options import is_unseen
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -68,10 +70,15 @@ def locate(
     absent: list[str] = []
     facts: dict[str, Any] = {}
     local: dict[str, Any] = {}
-    banner = ""
+    banner = uncertain = ""
     for language in languages:
         found = find(language, env)
         driver = (found.path, *found.prefix)
+        unseen = next((word for word in found.prefix if is_unseen(word)), "")
+        if unseen:
+            uncertain = (
+                f"{LANGUAGES[language][0]} holds {unseen}, which brings in what nobody lists"
+            )
         absent += found.absent
         files[language] = ToolFile(language, found.path, True)
         front = _describe(driver, language, probe)
@@ -83,7 +90,7 @@ def locate(
         local[language] = {"native": _native(driver, language, probe)}
         programs = (_FRONT_ENDS[language], "as", *(_LINK_PROGRAMS if link else ()))
         for program in programs:
-            _add_program(files, driver, program, probe)
+            _add_program(files, absent, driver, program, probe)
         if link:
             facts[language]["linker"] = _describe_linker(driver, files, probe)
     for file in list(files.values()):
@@ -96,6 +103,7 @@ def locate(
         directories=tuple(sorted(directories)),
         facts=facts,
         local=local,
+        uncertain=uncertain,
     )
 
 
@@ -177,23 +185,21 @@ def _is_target_word(word: str, words: list[str]) -> bool:
 
 
 def _add_program(
-    files: dict[str, ToolFile], driver: tuple[str, ...], program: str, probe: Probe
+    files: dict[str, ToolFile],
+    absent: list[str],
+    driver: tuple[str, ...],
+    program: str,
+    probe: Probe,
 ) -> None:
     if program in files:
         return
     answer = probe((*driver, f"-print-prog-name={program}")).stdout.strip()
-    path = answer if os.path.isabs(answer) else _on_compile_path(answer)
-    if path and os.path.isfile(path):
-        # The link-time optimiser only runs for jobs that ask for it; its own checks are enough.
-        files[program] = ToolFile(program, path, not program.startswith("lto"))
-
-
-def _on_compile_path(name: str) -> str:
-    for folder in _COMPILE_PATH.split(os.pathsep):
-        path = os.path.join(folder, name)
-        if name and os.access(path, os.X_OK):
-            return path
-    return ""
+    for path in _places(answer, _COMPILE_PATH) if answer else ():
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            # The link-time optimiser only runs for jobs that ask for it; its own checks are enough.
+            files[program] = ToolFile(program, path, not program.startswith("lto"))
+            return
+        absent.append(path)
 
 
 def _describe_linker(

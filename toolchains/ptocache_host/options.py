@@ -203,7 +203,7 @@ class _Reader:
             return
         words = (word, operand) if word in _SEPARATE_TEXTS else (word,)
         self._all += words
-        if _is_unseen(word):
+        if is_unseen(word):
             self._hide(word)
         if word.startswith("-nostdinc"):
             self._no_system = True
@@ -221,15 +221,16 @@ class _Reader:
         self._unseen = self._unseen or word
 
 
-def _is_unseen(word: str) -> bool:
+def is_unseen(word: str) -> bool:
+    """True for an option that brings in files or programs which nobody lists, or that never repeats."""
     if word.startswith("-Wl,"):
-        return any(_is_unseen_by_linker(item) for item in word.split(",")[1:])
+        return any(_unseen_by_linker(item) for item in word.split(",")[1:])
     if word.startswith("--") and not any(fnmatchcase(word, pattern) for pattern in _LONG):
         return True
     return any(fnmatchcase(word, pattern) for pattern in _UNSEEN)
 
 
-def _is_unseen_by_linker(item: str) -> bool:
+def _unseen_by_linker(item: str) -> bool:
     if not item.startswith(("-", "@")):
         return False
     name = item.split("=")[0]
