@@ -65,13 +65,16 @@ def build(
     Raises the errors of :func:`ptocache.compiler.run` except a tool's own non-zero exit, which is a
     :class:`Failed`, and :class:`~ptocache.errors.OutputRejectedError` from the validation.
     """
-    prepared = toolchain.judge_inputs(prepared, {name: scan(text) for name, text in data.items()})
+    scans = {name: scan(text) for name, text in data.items()}
+    prepared = toolchain.judge_inputs(prepared, scans)
     job = prepared.job
     with Workspace(scratch) as workspace:
         for item in job.inputs:
             workspace.materialise(item.name, data[item.name], _input_time(dict(job.env)))
-        steps = toolchain.plan(prepared, identity.installation, workspace.work)
         started_ns = moment()
+        for name, path in toolchain.beside(prepared, scans, contents).items():
+            workspace.link(name, path)
+        steps = toolchain.plan(prepared, identity.installation, workspace.work)
         try:
             ran = run(steps, toolchain.collect(prepared), workspace, dict(job.env), limits, cancel)
         except ToolFailedError as error:
@@ -90,8 +93,7 @@ def build(
             ran=ran,
             dependencies=observed.dependencies,
             provenance=_provenance(steps, identity, ran, workspace.work),
-            bound_to_source_dir=bool(job.source_dir)
-            and (found.bound or _names(ran, job.source_dir)),
+            bound_to_source_dir=bool(job.source_dir) and _names(ran, job.source_dir),
             bypass=bypass,
             detail=detail,
         )

@@ -43,6 +43,8 @@ _ADDR_NO_RANDOMIZE = 0x0040000
 _PERSONALITY_QUERY = 0xFFFFFFFF
 _GRACE_S = 2.0
 _POLL_S = 0.05
+_DEPTH = 6
+"""How many ``..`` an include may begin with and still stay in the private directory."""
 _READ_BYTES = 1 << 16
 _PROBE_TIMEOUT_S = 60.0
 _CUT_NOTE = b"\n[ptocache: cut, %d more bytes]\n"
@@ -120,9 +122,9 @@ class Workspace:
         try:
             # Canonical, because a tool that asks for its directory gets it so, and it must be mapped away.
             self.root = tempfile.mkdtemp(prefix="job-", dir=os.path.realpath(parent))
-            self.work = os.path.join(self.root, "w")
+            self.work = os.path.join(self.root, *("d" * _DEPTH))
             self.tmp = os.path.join(self.root, "t")
-            os.mkdir(self.work, 0o700)
+            os.makedirs(self.work, 0o700)
             os.mkdir(self.tmp, 0o700)
         except OSError as error:
             raise StepSystemError(
@@ -151,6 +153,25 @@ class Workspace:
                 f"the input {name} cannot be written: {error.strerror}", path=path
             ) from error
         return path
+
+    def link(self, name: str, target: str) -> None:
+        """Let ``target`` be found under ``name``, which may lead out of the working directory by ``..``
+        but not out of this private one: a name that would is left out, as is one that is taken.
+
+        Raises :class:`~ptocache.errors.StepSystemError`.
+        """
+        path = os.path.normpath(os.path.join(self.work, name))
+        if not path.startswith(self.root + os.sep):
+            return
+        try:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            os.symlink(target, path)
+        except (FileExistsError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise StepSystemError(
+                f"{name} cannot be linked: {error.strerror}", path=path
+            ) from error
 
     def remove(self) -> None:
         """Remove it with all that the tools left."""

@@ -24,7 +24,6 @@ PERSIST_BYTES = 256 << 10
 SCAN_LIMIT_BYTES = 32 << 20
 _MEMO_LIMIT = 200_000
 _CHUNK = 1 << 20
-_FOREIGN_LIMIT = 64
 
 
 class DigestRecords(Protocol):
@@ -79,6 +78,13 @@ class Contents:
             self._scans[digest] = found
         return found
 
+    def entries(self, directory: str) -> list[str]:
+        """The names in a directory, sorted; none if it cannot be read."""
+        try:
+            return sorted(os.listdir(directory))
+        except OSError:
+            return []
+
     def exists(self, path: str) -> bool:
         """True if a compiler that looks for a file at ``path`` would find one."""
         try:
@@ -123,7 +129,7 @@ class Conditions:
     were all empty needs one ``stat``, however many they are.
     """
 
-    __slots__ = ("_absent", "_absent_here", "_foreign", "_present", "_present_here", "_quiet")
+    __slots__ = ("_absent", "_absent_here", "_present", "_present_here", "_quiet")
 
     def __init__(self, dependencies: Iterable[Dependency]) -> None:
         self._present: list[tuple[str, str]] = []
@@ -131,7 +137,6 @@ class Conditions:
         self._absent: dict[str, list[str]] = {}
         self._absent_here: list[str] = []
         self._quiet: dict[str, Signature] = {}
-        self._foreign: dict[str, bool] = {}
         for item in dependencies:
             here = item.base == SOURCE_BASE
             if item.sha256:
@@ -140,19 +145,6 @@ class Conditions:
                 self._absent_here.append(item.path)
             else:
                 self._absent.setdefault(os.path.dirname(item.path), []).append(item.path)
-
-    def reach_into(self, source_dir: str) -> bool:
-        """True if an absolute dependency begins with the name of this directory: a compile for it
-        would give that file another name in its output."""
-        if not source_dir:
-            return False
-        known = self._foreign.get(source_dir)
-        if known is None:
-            known = any(path.startswith(source_dir) for path, _ in self._present)
-            if len(self._foreign) >= _FOREIGN_LIMIT:
-                self._foreign.clear()
-            self._foreign[source_dir] = known
-        return known
 
     def hold(self, contents: Contents, source_dir: str) -> bool:
         """True if every dependency is as it was."""

@@ -19,7 +19,7 @@ from .toolchain import Scan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 _COMPUTED_TEST = "computed __has_include"
 _COMPUTED_INCLUDE = "computed #include"
@@ -139,13 +139,11 @@ def absent_places(
     scan_of: Callable[[str], Scan],
     exists: Callable[[str], bool],
     search: SearchPath,
-    directory_of: Callable[[str], str] = os.path.dirname,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The places that were empty when the compiler looked, and files whose mere presence counted.
 
-    ``opened`` are all files that were read, the sources included. ``directory_of`` gives the
-    directory that stands for "beside this file" (a source lies in a private directory while it is
-    compiled, and beside its headers for its author). Returns (absent, present): both in the order of
+    ``opened`` are all files that were read, the sources included, spelled as the compiler spells them.
+    Returns (absent, present): both in the order of
     the search; ``present`` are operands that exist but were not opened (``__has_include``, or a file
     that an inactive branch names).
     """
@@ -173,14 +171,14 @@ def absent_places(
     for path in opened:
         found = scan_of(path)
         if found.quoted:
-            beside = directory_of(path)
+            beside = os.path.dirname(path)
             for name in found.quoted:
                 look_up(name, (beside, *chain))
                 beside_another.add(os.path.join(beside, name))
         for name in found.angled:
             look_up(name, search.angle)
         if _COMPUTED_INCLUDE in found.tokens:
-            computing[directory_of(path)] = None
+            computing[os.path.dirname(path)] = None
         if _NEXT in found.tokens:
             going_on.append(path)
     for path in going_on:
@@ -193,6 +191,39 @@ def absent_places(
         if computing or path not in explained:
             _explain_by_place(path, tuple(computing), chain, exists, absent)
     return tuple(absent), tuple(present)
+
+
+def companions(
+    inputs: Mapping[str, Scan],
+    source_dir: str,
+    scan_of: Callable[[str], Scan],
+    exists: Callable[[str], bool],
+    entries_of: Callable[[str], Iterable[str]],
+) -> dict[str, str]:
+    """Name in the private directory → file of the source's directory, for every file that a quoted
+    include could find *beside* an input, or beside another companion.
+
+    An input lies in a private directory while it is compiled, and "beside it" is where a compiler looks
+    first. A search option for its own directory would not do: that holds for the quoted includes of every
+    other header as well. Names may begin with ``..``.
+    """
+    found: dict[str, str] = {}
+    waiting = [(name, os.path.join(source_dir, name), seen) for name, seen in inputs.items()]
+    while waiting:
+        name, origin, seen = waiting.pop()
+        operands = list(seen.quoted)
+        if _COMPUTED_INCLUDE in seen.tokens:
+            operands += entries_of(os.path.dirname(origin))
+        for operand in operands:
+            if os.path.isabs(operand):
+                continue
+            inside = os.path.normpath(os.path.join(os.path.dirname(name), operand))
+            place = os.path.join(os.path.dirname(origin), operand)
+            if inside in found or inside in inputs or not exists(place):
+                continue
+            found[inside] = place
+            waiting.append((inside, place, scan_of(place)))
+    return found
 
 
 def _behind(path: str, chain: tuple[str, ...], beside: bool) -> Iterable[tuple[str, ...]]:

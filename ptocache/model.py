@@ -144,8 +144,6 @@ class Discovery(NamedTuple):
     """Places that come earlier in a search and held nothing."""
     bypass: Reason = Reason.NONE
     detail: str = ""
-    bound: bool = False
-    """True if the same compile for another source directory would be another compile."""
 
 
 class Dependency(NamedTuple):

@@ -61,6 +61,9 @@ class Files(Protocol):
     def scan(self, path: str) -> Scan:
         """The scan of that file; an empty one if it cannot be read."""
 
+    def entries(self, directory: str) -> Iterable[str]:
+        """The names in a directory; none if it cannot be read."""
+
 
 class CheckedOutputs:
     """Outputs that passed a toolchain's validation; only :func:`validate` can make one."""
@@ -121,6 +124,12 @@ class Toolchain(Protocol):
     def judge_inputs(self, prepared: Prepared, scans: Mapping[str, Scan]) -> Prepared:
         """The same job, marked as a bypass if the scans of its inputs ask for it."""
 
+    def beside(
+        self, prepared: Prepared, scans: Mapping[str, Scan], files: Files
+    ) -> Mapping[str, str]:
+        """Name in the private directory → file to be found there, for what the tools look for beside
+        the inputs. They are linked, not copied: what was opened is found out afterwards."""
+
     def validate(self, prepared: Prepared, outputs: tuple[Output, ...]) -> None:
         """Raise :class:`~ptocache.errors.OutputRejectedError` for an output that is not valid."""
 
@@ -133,6 +142,7 @@ _METHODS = (
     "collect",
     "discover",
     "judge_inputs",
+    "beside",
     "validate",
 )
 

@@ -505,8 +505,7 @@ class Store:
 
 
 def _answers(entry: Entry, conditions: Conditions, contents: Contents, source_dir: str) -> bool:
-    bound = entry.source_dir
-    if bound != source_dir and (bound or conditions.reach_into(source_dir)):
+    if entry.source_dir not in ("", source_dir):
         return False
     return conditions.hold(contents, source_dir)
 

@@ -18,7 +18,7 @@ from tests.harness import DaemonProcess, alive, compile_directly, wait_for
 
 ENV = {"PATH": os.environ.get("PATH", "")}
 ROUNDS = 10
-KERNELS = 6
+KERNELS = 5
 
 
 def source(number: int) -> bytes:

@@ -1,7 +1,8 @@
-"""What the compiler says without any cache: the same command line, run directly, in a fresh directory.
+"""What the compiler says without any cache: the same options, run directly, beside the source's headers.
 
 The command line is written down here a second time, on purpose: neither the plugin's plan nor any other
-part of ptocache is used, so that a fault there cannot excuse itself.
+part of ptocache is used, so that a fault there cannot excuse itself. The compiler runs where the source
+would lie if there were no cache, in a copy of the tree, so that nobody sees the original move.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class Compile(NamedTuple):
     libraries: tuple[str, ...]
     env: dict[str, str]
     """The declared variables."""
+    base: str
+    """The tree around the source, which is copied."""
     source_dir: str
+    """The source's directory in it; the compiler's working directory."""
     output: str
     """``object`` or ``shared``."""
 
@@ -49,16 +53,21 @@ class Expected(NamedTuple):
     stderr: bytes
     output: bytes
     """Empty for a failure."""
+    opened: tuple[str, ...] = ()
+    """The headers that were read; empty for a failure."""
 
 
 def compile_directly(asked: Compile, directory: Path) -> Expected:
     """Compile (and link) in ``directory``, which is made for it and removed after."""
-    work, tmp = directory / "w", directory / "t"
+    tmp = directory / "t"
     tmp.mkdir(parents=True)
+    shutil.copytree(asked.base, directory / "c", symlinks=True)
+    work = directory / "c" / os.path.relpath(asked.source_dir, asked.base)
     epoch = int(asked.env.get("SOURCE_DATE_EPOCH", "0"))
     for name, data in asked.inputs.items():
         path = work / name
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
         path.write_bytes(data)
         os.utime(path, (epoch, epoch))
     steps = [_compile_command(asked, work)]
@@ -71,18 +80,27 @@ def compile_directly(asked: Compile, directory: Path) -> Expected:
         code, stderr = done.returncode, stderr + done.stderr
         if code:
             break
-    output = b"" if code else (work / ("out.so" if len(steps) > 1 else "0.o")).read_bytes()
+    output = b""
+    opened: tuple[str, ...] = ()
+    if not code:
+        output = (work / ("out.so" if len(steps) > 1 else "0.o")).read_bytes()
+        opened = _opened(work / "0.d")
     shutil.rmtree(directory)
-    return Expected(code, stderr, output)
+    return Expected(code, stderr, output, opened)
+
+
+def _opened(path: Path) -> tuple[str, ...]:
+    """The names in a dependency file; those of the oracle's users hold nothing to escape."""
+    words = path.read_text().replace("\\\n", " ").split()
+    return tuple(word for word in words if word.endswith(".h"))
 
 
 def _compile_command(asked: Compile, work: Path) -> list[str]:
-    beside = os.path.normpath(os.path.join(asked.source_dir, os.path.dirname(asked.source)))
     seed = hashlib.sha256(asked.inputs[asked.source]).hexdigest()
     return [
-        *asked.compiler, "-iquote", beside, *(["-fPIC"] if asked.output == "shared" else []),
-        *_canonical(asked.options), f"-ffile-prefix-map={asked.source_dir}=.",
-        f"-ffile-prefix-map={work}=.", f"-frandom-seed={seed}", "-c", asked.source, "-o", "0.o",
+        *asked.compiler, *(["-fPIC"] if asked.output == "shared" else []),
+        *_canonical(asked.options), f"-ffile-prefix-map={work}=.", f"-frandom-seed={seed}",
+        "-MD", "-MF", "0.d", "-c", asked.source, "-o", "0.o",
     ]  # fmt: skip
 
 

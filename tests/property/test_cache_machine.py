@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from ptocache.client import Client, Result
 
-EXAMPLES = int(os.environ.get("PTOCACHE_MACHINE_EXAMPLES", "24"))
-STEPS = int(os.environ.get("PTOCACHE_MACHINE_STEPS", "28"))
+EXAMPLES = int(os.environ.get("PTOCACHE_MACHINE_EXAMPLES", "14"))
+STEPS = int(os.environ.get("PTOCACHE_MACHINE_STEPS", "24"))
 SETTLE_NS = int(os.environ.get("PTOCACHE_MACHINE_SETTLE_NS", "30000000"))
 """Quiet time after which the daemon under test trusts a stamp: short, so that both cases occur."""
 
@@ -116,7 +116,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.source_kind = "quote"
         self.source_number = 1
         self.sent: dict[str, bytes] = {}
-        self.directories = tree.DIRECTORIES[0]
+        self.directories: tuple[str, ...] = tree.DIRECTORIES[0]
         self.extra: tuple[str, ...] = ()
         self.level = "-O0"
         self.define: tuple[str, ...] = ()
@@ -176,31 +176,45 @@ class CacheMachine(RuleBasedStateMachine):
         self._write(spot, tree.header(spot, kind, number), how)
         self._ask_if(ask)
 
-    @rule(data=st.data(), number=NUMBER, how=HOW, ask=ASK)
-    def edit_header(self, data: st.DataObject, number: int, how: str, ask: bool) -> None:
+    @rule(data=st.data(), number=NUMBER, how=HOW)
+    def edit_header(self, data: st.DataObject, number: int, how: str) -> None:
         """The same size: only the content tells."""
-        spot = data.draw(st.sampled_from(self._headers()))
+        self._request()
+        spot = data.draw(st.sampled_from(self._read_headers()))
         new = rb"int d_\g<1>_%d = %d;" % (number, number)
         text = re.sub(rb"int d_(\w+)_\d = \d;", new, self.files[spot])
         assert len(text) == len(self.files[spot])
         self._write(spot, text, how)
-        self._ask_if(ask)
+        self._request()
 
     @rule(data=st.data(), ask=ASK)
     def delete_header(self, data: st.DataObject, ask: bool) -> None:
-        spot = data.draw(st.sampled_from(self._headers()))
+        self._ask_if(ask)
+        spot = data.draw(st.sampled_from(self._read_headers()))
         (self.base / spot).unlink()
         del self.files[spot]
         self._ask_if(ask)
 
-    @rule(data=st.data(), folder=st.sampled_from(tree.FOLDERS), number=NUMBER, ask=ASK)
-    def shadow_header(self, data: st.DataObject, folder: str, number: int, ask: bool) -> None:
-        """Put a header where another one of its name is found today."""
-        spot = data.draw(st.sampled_from(self._headers()))
-        shadow = f"{folder}/{spot.partition('/')[2]}"
-        if shadow not in self.files:
-            self._write(shadow, tree.header(shadow, "plain", number))
-        self._ask_if(ask)
+    @rule(
+        data=st.data(), folder=st.sampled_from((*tree.FOLDERS, "A/sub", "inc/sub", "sys/sub")),
+        number=NUMBER, deep=st.booleans(), remove=st.booleans(),
+    )  # fmt: skip
+    def shadow_header(
+        self, data: st.DataObject, folder: str, number: int, deep: bool, remove: bool
+    ) -> None:
+        """Put a header where another one of its name might be found from now on."""
+        self._request()
+        spot = data.draw(st.sampled_from(self._read_headers()))
+        name = spot.partition("/")[2] if deep else os.path.basename(spot)
+        shadow = f"{folder}/{name}"
+        if shadow in self.files or shadow not in tree.SPOTS:
+            return
+        self._write(shadow, tree.header(shadow, "plain", number))
+        self._request()
+        if remove:
+            (self.base / shadow).unlink()
+            del self.files[shadow]
+            self._request()
 
     @rule(data=st.data(), folder=st.sampled_from((*tree.FOLDERS, "nowhere")), ask=ASK)
     def link_header(self, data: st.DataObject, folder: str, ask: bool) -> None:
@@ -334,13 +348,15 @@ class CacheMachine(RuleBasedStateMachine):
     )
     def invalidate(self, dry_run: bool, selection: str) -> None:
         before = self.rig.client.stats()["store"]["entries"]
-        how: dict[str, Any] = {
+        selections: dict[str, dict[str, Any]] = {
             "all": {"all": True},
             "kernel": {"kernel": "k"},
             "other kernel": {"kernel": "nobody"},
             "key": {"keys": ["0" * 64]},
-        }[selection]
-        removed = self.rig.client.call("invalidate", dry_run=dry_run, **how)["entries"]
+        }
+        removed = self.rig.client.call("invalidate", dry_run=dry_run, **selections[selection])[
+            "entries"
+        ]
         everything = selection in ("all", "kernel")
         assert removed == (before if everything else 0)
         if everything and not dry_run:
@@ -402,6 +418,8 @@ class CacheMachine(RuleBasedStateMachine):
         else:
             self.files[spot] = text
         new = self._expected()
+        if result.outcome in (*HITS, Outcome.MISS):
+            self.stored.add("one of the two")
         assert _given(result) in (_wanted(old, self.output), _wanted(new, self.output))
         self._request()
 
@@ -409,6 +427,16 @@ class CacheMachine(RuleBasedStateMachine):
 
     def _headers(self) -> list[str]:
         return sorted(spot for spot in self.files if spot in tree.SPOTS)
+
+    def _read_headers(self) -> list[str]:
+        """The headers that the compiler reads today; all of them if it reads none (of ours)."""
+        here = os.path.realpath(self.base)
+        opened = {
+            os.path.normpath(os.path.join(here, self.root, path))
+            for path in self._expected().opened
+        }
+        found = [spot for spot in self._headers() if f"{here}/{spot}" in opened]
+        return found or self._headers()
 
     def _write(self, spot: str, data: bytes, how: str = "replace") -> None:
         if (self.base / spot).is_symlink():
@@ -444,6 +472,7 @@ class CacheMachine(RuleBasedStateMachine):
             options=(*self._paths(self.directories), self.level, *self.define, *self._paths(self.extra)),
             libraries=self._paths(self.library_options) if self.output == "shared" else (),
             env=env,
+            base=str(self.base),
             source_dir=str(self.base / self.root),
             output=self.output,
         )  # fmt: skip

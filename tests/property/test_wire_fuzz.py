@@ -199,7 +199,8 @@ def test_the_cut_of_a_stream_into_reads_does_not_count(
 ) -> None:
     messages = [{**body, "type": "x"} for body in bodies]
     stream = b"".join(wire.pack(message) for message in messages)
-    reader, found, at = wire.Reader(), [], 0
+    reader, at = wire.Reader(), 0
+    found: list[dict[str, Any]] = []
     while at < len(stream):
         step = cuts[len(found) % len(cuts)]
         reader.feed(stream[at : at + step])

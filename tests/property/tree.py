@@ -104,7 +104,7 @@ EXTRAS = (
 )  # fmt: skip
 LEVELS = ("-O0", "-O2")
 DEFINES = ((), ("-DD=1",), ("-DD=2",), ("-DD=1", "-UD"))
-SEARCHED = (
+SEARCHED: tuple[dict[str, tuple[str, ...]], ...] = (
     {}, {"C_INCLUDE_PATH": ("envinc",)}, {"CPATH": ("envinc", "inc")},
     {"C_INCLUDE_PATH": ("sys", "envinc"), "CPATH": ("after",)},
 )  # fmt: skip

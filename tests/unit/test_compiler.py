@@ -389,7 +389,9 @@ def test_a_step_beyond_its_time_ends_with_its_whole_group(workspace: Workspace) 
 
 
 def test_a_step_beyond_its_time_takes_what_left_its_session_with_it(workspace: Workspace) -> None:
-    script = "setsid sh -c 'echo $$ > child; sleep 300' & while ! test -s child; do :; done; sleep 300"
+    script = (
+        "setsid sh -c 'echo $$ > child; sleep 300' & while ! test -s child; do :; done; sleep 300"
+    )
     with pytest.raises(StepTimeoutError):
         run_sh(workspace, script, limits=Limits(step_timeout_s=1.0))
     assert_ends(child_of(workspace))

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from ptocache_cli import demo_kernels
 from ptocache_cli.demo_kernels import KERNELS, DemoKernel, sources
 

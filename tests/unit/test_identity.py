@@ -77,6 +77,11 @@ class Plugin:
     def judge_inputs(self, prepared: Prepared, scans: Mapping[str, Scan]) -> Prepared:
         raise NotImplementedError
 
+    def beside(
+        self, prepared: Prepared, scans: Mapping[str, Scan], files: Files
+    ) -> Mapping[str, str]:
+        raise NotImplementedError
+
     def validate(self, prepared: Prepared, outputs: tuple[Output, ...]) -> None:
         raise NotImplementedError
 

@@ -42,7 +42,7 @@ TABLE: dict[str, frozenset[str]] = {
     "includes": VALUES | {"toolchain"},
     "contents": VALUES | {"includes", "signature", "toolchain"},
     "identity": VALUES | {"contents", "signature", "toolchain"},
-    "compiler": VALUES | {"toolchain"},
+    "compiler": VALUES | {"guard", "toolchain"},
     "build": VALUES | {"compiler", "contents", "includes", "signature", "toolchain"},
     "store": frozenset(),
     "store.blobs": VALUES | {"paths", "signature"},

@@ -10,7 +10,15 @@ from typing import NamedTuple
 
 import pytest
 
-from ptocache.includes import TOKENS, SearchPath, absent_places, parse_depfile, scan
+from ptocache.includes import (
+    EMPTY_SCAN,
+    TOKENS,
+    SearchPath,
+    absent_places,
+    companions,
+    parse_depfile,
+    scan,
+)
 from ptocache.toolchain import Scan
 
 # --- dependency files
@@ -328,9 +336,7 @@ def places_of(laid: Laid, opened: tuple[str, ...]) -> tuple[tuple[str, ...], tup
     def scan_of(path: str) -> Scan:
         return scan(Path(path).read_bytes())
 
-    return absent_places(
-        opened, scan_of, lambda path: os.path.isfile(path), search_of(laid), os.path.dirname
-    )
+    return absent_places(opened, scan_of, lambda path: os.path.isfile(path), search_of(laid))
 
 
 @pytest.mark.parametrize("name", TREES)
@@ -422,13 +428,36 @@ def test_an_absolute_operand_is_looked_for_in_one_place(tmp_path: Path) -> None:
     assert places_of(laid, look(laid)[1]) == ((str(header),), ())
 
 
-def test_beside_a_source_is_where_its_author_keeps_it() -> None:
-    absent, present = absent_places(
-        ["/private/w/k.c"],
-        lambda _: Scan(("a.h",), (), frozenset()),
-        lambda path: path == "/inc/a.h",
-        SearchPath((), ("/inc",)),
-        lambda path: "/home/me" if path == "/private/w/k.c" else os.path.dirname(path),
+HOME = {
+    "/home/me/a.h": Scan(("sub/b.h", "/usr/include/x.h"), (), frozenset()),
+    "/home/me/sub/b.h": Scan(("c.h", "../a.h", "../../up.h"), (), frozenset()),
+    "/home/me/sub/c.h": EMPTY_SCAN,
+    "/home/me/sub/../../up.h": EMPTY_SCAN,
+    "/home/me/other.h": EMPTY_SCAN,
+}
+
+
+def companions_of(inputs: dict[str, Scan]) -> dict[str, str]:
+    return companions(
+        inputs, "/home/me", HOME.__getitem__, HOME.__contains__, lambda _: ["a.h", "other.h", "sub"]
     )
-    assert absent == ("/home/me/a.h",)
-    assert present == ("/inc/a.h",)
+
+
+def test_companions_are_what_quotes_reach_from_the_inputs_folder_to_the_end() -> None:
+    found = companions_of({"k.c": Scan(("a.h", "gone.h"), ("other.h",), frozenset())})
+    assert found == {
+        "a.h": "/home/me/a.h",
+        "sub/b.h": "/home/me/sub/b.h",
+        "sub/c.h": "/home/me/sub/c.h",
+        "../up.h": "/home/me/sub/../../up.h",
+    }
+
+
+def test_an_input_stands_for_the_file_of_its_name() -> None:
+    inputs = {"k.c": Scan(("a.h",), (), frozenset()), "a.h": Scan(("other.h",), (), frozenset())}
+    assert companions_of(inputs) == {"other.h": "/home/me/other.h"}
+
+
+def test_where_a_macro_builds_a_name_every_file_beside_is_a_companion() -> None:
+    found = companions_of({"k.c": Scan((), (), frozenset({"computed #include"}))})
+    assert {"a.h", "other.h"} <= set(found)

@@ -425,22 +425,6 @@ def test_a_folder_changed_just_now_is_looked_at_every_time(tmp_path: Path) -> No
     assert counting.looked == 3
 
 
-def test_conditions_know_whether_they_reach_into_a_folder_by_its_full_name(
-    tmp_path: Path,
-) -> None:
-    conditions = Conditions(
-        [
-            present(tmp_path / "inc" / "a.h", b""),
-            absent(tmp_path / "absent" / "b.h"),
-            Dependency(SOURCE_BASE, "c.h", sha(b"")),
-        ]
-    )
-    for folder, reaches in (("inc", True), ("in", True), ("", True), ("absent", False)):
-        for _ in range(2):
-            assert conditions.reach_into(str(tmp_path / folder)) is reaches, folder
-    assert not conditions.reach_into("")
-
-
 # --- what a compile opened
 
 

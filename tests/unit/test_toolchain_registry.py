@@ -12,7 +12,7 @@ from ptocache.model import Job, Output, Prepared
 from ptocache.toolchain import GROUP, CheckedOutputs, Registry, validate
 
 METHODS = [
-    "flavour", "locate", "prepare", "plan", "collect", "discover", "judge_inputs", "validate",
+    "flavour", "locate", "prepare", "plan", "collect", "discover", "judge_inputs", "beside", "validate",
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ptocache import elf
 from ptocache.errors import BadRequestError, OutputRejectedError
-from ptocache.includes import SearchPath, absent_places, parse_depfile
+from ptocache.includes import SearchPath, absent_places, companions, parse_depfile
 from ptocache.model import (
     ABSOLUTE_BASE,
     SOURCE_BASE,
@@ -24,7 +24,7 @@ from . import driver
 from .options import Options, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from ptocache.toolchain import Files, Probe, Scan
 
@@ -160,6 +160,15 @@ class HostToolchain:
                     )
         return prepared
 
+    def beside(
+        self, prepared: Prepared, scans: Mapping[str, Scan], files: Files
+    ) -> Mapping[str, str]:
+        """What quoted includes find in the source's own directory."""
+        directory = prepared.job.source_dir
+        if not directory:
+            return {}
+        return companions(scans, directory, files.scan, files.exists, files.entries)
+
     def discover(
         self,
         prepared: Prepared,
@@ -171,37 +180,33 @@ class HostToolchain:
         """Headers, and the places where they might have been; libraries, and the same for them."""
         job = prepared.job
         options = parse(job.options, job.cwd)
+        place = _Places(job, workdir, files)
         opened: dict[str, None] = {}
         absent: dict[str, None] = {}
         for source in _sources(job):
-            read = _absolute(parse_depfile(depfiles.get(source.step, "")), workdir)
-            read = tuple(dict.fromkeys((os.path.join(workdir, source.name), *read)))
-            beside = _directory_map(job, workdir)
+            listed = parse_depfile(depfiles.get(source.step, ""))
+            read = [os.path.join(workdir, path) for path in (source.name, *listed)]
             missing, met = absent_places(
-                read, files.scan, files.exists,
-                _search_path(job, source, options, installation), beside,
+                dict.fromkeys(read), place.scan, place.exists,
+                _search_path(job, source, options, installation),
             )  # fmt: skip
             opened.update(dict.fromkeys((*read, *met)))
             absent.update(dict.fromkeys(missing))
         if _LINK_STEP in depfiles:
-            libraries = _absolute(parse_depfile(depfiles[_LINK_STEP]), workdir)
+            listed = parse_depfile(depfiles[_LINK_STEP])
+            # Objects of the steps before have relative names, and are no inputs.
+            libraries = tuple(path for path in listed if os.path.isabs(path))
             opened.update(dict.fromkeys(libraries))
             absent.update(
                 dict.fromkeys(_earlier_libraries(job, options, installation, libraries, files))
             )
-        inside = workdir.rstrip("/") + "/"
-        present = [path for path in opened if not path.startswith(inside)]
-        bypass, detail = _judge_headers(job, present, files)
-        texts = [path for path in opened if not _is_library(path)]
+        headers = [path for path in opened if place.of(path) is not None and not _is_library(path)]
+        bypass, detail = _judge_headers(job, headers, place)
         return Discovery(
-            present=tuple(_based(path, job.source_dir) for path in present),
-            absent=tuple(
-                _based(path, job.source_dir) for path in absent if not path.startswith(inside)
-            ),
+            present=tuple(pair for path in opened if (pair := place.of(path)) is not None),
+            absent=tuple(pair for path in absent if (pair := place.of(path)) is not None),
             bypass=bypass,
             detail=detail,
-            bound=_meets_source_dir(job, installation)
-            or any(_names_inside(files.scan(path), job.source_dir) for path in texts),
         )
 
     def validate(self, prepared: Prepared, outputs: tuple[Output, ...]) -> None:
@@ -235,16 +240,12 @@ def _sources(job: Job) -> tuple[_Source, ...]:
 def _compile_step(
     job: Job, source: _Source, options: Options, installation: Installation, workdir: str
 ) -> Step:
-    beside = _directory_map(job, workdir)(os.path.join(workdir, source.name))
-    here = ("-iquote", beside) if beside and not beside.startswith(workdir) else ()
-    maps = [f"-ffile-prefix-map={workdir}=."]
-    if job.source_dir:
-        maps.insert(0, f"-ffile-prefix-map={job.source_dir}=.")
     position = ("-fPIC",) if SHARED in job.outputs else ()
     return Step(
         name=source.step,
         argv=(
-            *_driver(installation, source.language), *here, *position, *options.compile, *maps,
+            *_driver(installation, source.language), *position, *options.compile,
+            f"-ffile-prefix-map={workdir}=.",
             f"-frandom-seed={source.seed}", "-MD", "-MF", source.depfile, "-c", source.name,
             "-o", source.object,
         ),
@@ -307,14 +308,8 @@ def _search_path(
     late = {os.path.realpath(path) for path in system}
     plain = (*options.angle, *_path_list(env.get("CPATH", "")))
     first = [path for path in plain if os.path.realpath(path) not in late]
-    beside = (_beside(job, source),) if job.source_dir else ()
-    quote = [path for path in (*beside, *options.quote) if os.path.realpath(path) not in late]
+    quote = [path for path in options.quote if os.path.realpath(path) not in late]
     return SearchPath(tuple(quote), tuple(dict.fromkeys((*first, *system))))
-
-
-def _beside(job: Job, source: _Source) -> str:
-    """The directory in which the source's author has it."""
-    return os.path.normpath(os.path.join(job.source_dir, os.path.dirname(source.name)))
 
 
 def _path_list(text: str) -> tuple[str, ...]:
@@ -334,63 +329,49 @@ def _canonical_env(env: tuple[tuple[str, str], ...], cwd: str) -> tuple[tuple[st
     return tuple(found)
 
 
-def _absolute(paths: Iterable[str], workdir: str) -> tuple[str, ...]:
-    return tuple(os.path.join(workdir, path) for path in paths)
+class _Places:
+    """Where files lie: a relative name that a compiler used means an input, in the private directory,
+    or a file in the source's own one."""
 
+    def __init__(self, job: Job, workdir: str, files: Files) -> None:
+        self._inside = workdir.rstrip("/") + "/"
+        self._inputs = {item.name for item in job.inputs}
+        self._source_dir = job.source_dir
+        self._files = files
 
-def _directory_map(job: Job, workdir: str) -> Callable[[str], str]:
-    """Where "beside this file" is: an input lies in the private directory only while it compiles."""
-    inside = workdir.rstrip("/") + "/"
+    def of(self, path: str) -> tuple[str, str] | None:
+        """(base, path) of a dependency; ``None`` for an input, and for what can be nowhere else."""
+        if not path.startswith(self._inside):
+            return ABSOLUTE_BASE, path
+        name = path[len(self._inside) :]
+        if os.path.normpath(name) in self._inputs or not self._source_dir:
+            return None
+        return SOURCE_BASE, name
 
-    def directory_of(path: str) -> str:
-        directory = os.path.dirname(path)
-        if job.source_dir and (directory + "/").startswith(inside):
-            return os.path.normpath(os.path.join(job.source_dir, directory[len(inside) :]))
-        return directory
+    def real(self, path: str) -> str:
+        """The file behind a path as the compiler spelled it."""
+        found = self.of(path)
+        if found is None or found[0] == ABSOLUTE_BASE:
+            return path
+        return os.path.join(self._source_dir, found[1])
 
-    return directory_of
+    def scan(self, path: str) -> Scan:
+        """What the file behind a path includes."""
+        return self._files.scan(self.real(path))
 
-
-def _based(path: str, source_dir: str) -> tuple[str, str]:
-    if source_dir and path.startswith(source_dir.rstrip("/") + "/"):
-        return SOURCE_BASE, path[len(source_dir.rstrip("/")) + 1 :]
-    return ABSOLUTE_BASE, path
-
-
-def _meets_source_dir(job: Job, installation: Installation) -> bool:
-    """True if a searched directory lies in the source's own, or around it: what is found through it
-    is one file for everybody, and yet its name is cut to a relative one in the output. The cut is of
-    text (``-ffile-prefix-map``), so ``/src-more`` lies in ``/src`` here."""
-    own = job.source_dir
-    if not own:
-        return False
-    words = [*job.options, *(value for name, value in job.env if name != _EPOCH)]
-    if any(own in word for word in words):
-        return True
-    places = [word for word in job.options if word.startswith("/")]
-    for name, value in job.env:
-        places += _path_list(value) if name != _EPOCH else ()
-    for facts in installation.facts.values():
-        places += facts["include_dirs"]
-    return any(own.startswith(f"{place.rstrip('/')}/") or place.startswith(own) for place in places)
-
-
-def _names_inside(found: Scan, source_dir: str) -> bool:
-    """True if a file names another one in the source's own directory by its absolute path."""
-    names = (*found.quoted, *found.angled)
-    return bool(source_dir) and any(name.startswith(source_dir) for name in names)
+    def exists(self, path: str) -> bool:
+        """True if there is a file behind a path."""
+        return self._files.exists(self.real(path))
 
 
 def _is_library(path: str) -> bool:
     return path.endswith((".so", ".a", ".o")) or ".so." in path
 
 
-def _judge_headers(job: Job, headers: Iterable[str], files: Files) -> tuple[Reason, str]:
+def _judge_headers(job: Job, headers: Iterable[str], place: _Places) -> tuple[Reason, str]:
     clock_set = dict(job.env).get(_EPOCH, "")
-    for path in headers:
-        if _is_library(path):
-            continue
-        tokens = files.scan(path).tokens
+    for spelled in headers:
+        tokens, path = place.scan(spelled).tokens, place.real(spelled)
         for token in _CLOCK_TOKENS:
             if token in tokens and not clock_set:
                 return Reason.TIME_MACRO, f"{token} in {path}"
