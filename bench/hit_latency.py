@@ -26,7 +26,8 @@ from ptocache.signature import SETTLE_NS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ptocache.client import Client, Result
+    from ptocache.client import Client
+    from ptocache.result import Result
 
 ROUNDS, EACH = 20, 200
 SOURCES = {

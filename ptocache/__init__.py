@@ -15,10 +15,10 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .client import Client as Client
-    from .client import Result as Result
     from .client import connect as connect
+    from .result import Result as Result
 
-_LAZY = {"Client": "client", "Result": "client", "connect": "client"}
+_LAZY = {"Client": "client", "Result": "result", "connect": "client"}
 
 __all__ = ["Client", "Result", "__version__", "connect"]
 

@@ -12,18 +12,29 @@ from typing import TYPE_CHECKING, NamedTuple
 from . import __version__
 from .compiler import Cancel, Limits, Ran, ToolFailedError, Workspace, run
 from .contents import observe
-from .errors import BadRequestError
+from .digest import Digest
+from .errors import (
+    BadRequestError,
+    CancelledError,
+    OutputRejectedError,
+    PtocacheError,
+    StepKilledError,
+    StepTimeoutError,
+    ToolNotFoundError,
+    UnknownToolchainError,
+)
 from .includes import scan
-from .model import Dependency, Discovery, Identity, Prepared, Provenance
+from .model import Artifact, Dependency, Descriptor, Discovery, Identity, Prepared, Provenance
 from .outcome import Reason
 from .signature import moment
 from .toolchain import CheckedOutputs, Toolchain, validate
+from .wire import INLINE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .contents import Contents
-    from .model import Log, Step
+    from .model import Output, Step
 
 _EPOCH = "SOURCE_DATE_EPOCH"
 
@@ -154,6 +165,36 @@ def _input_time(env: Mapping[str, str]) -> int:
         ) from error
 
 
-def failure_log(failed: Failed) -> Log:
-    """What the tool printed before it said no."""
-    return failed.error.log
+def reason_of(error: PtocacheError) -> Reason:
+    """The counted reason of an error."""
+    table: tuple[tuple[type[PtocacheError], Reason], ...] = (
+        (OutputRejectedError, Reason.OUTPUT_REJECTED),
+        (StepTimeoutError, Reason.STEP_TIMEOUT),
+        (StepKilledError, Reason.STEP_KILLED),
+        (CancelledError, Reason.CANCELLED),
+        (ToolNotFoundError, Reason.TOOL_NOT_FOUND),
+        (UnknownToolchainError, Reason.TOOL_NOT_FOUND),
+        (BadRequestError, Reason.BAD_REQUEST),
+    )
+    for kind, reason in table:
+        if isinstance(error, kind):
+            return reason
+    codes: Mapping[str, Reason] = {
+        "compile_failed": Reason.COMPILE_FAILED,
+        "step_system": Reason.SYSTEM,
+        "error": Reason.INTERNAL,
+    }
+    return codes.get(error.code, Reason.SYSTEM)
+
+
+def artifact_of(output: Output) -> Artifact:
+    """An artifact that was never stored: inline if small, else an anonymous read-only file."""
+    data = bytes(output.data)
+    digest = Digest.of(data)
+    if len(data) <= INLINE_BYTES:
+        return Artifact(output.name, digest, output.mode, data)
+    fd = os.memfd_create("ptocache", os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    return Artifact(output.name, digest, output.mode, None, Descriptor(fd))

@@ -7,30 +7,26 @@ and a child process never touches its parent's. Imports nothing heavy until it i
 
 from __future__ import annotations
 
-import array
 import errno
 import os
-import socket
-import struct
 import time
 
-from . import __version__, paths, wire
+from . import paths, wire
 from .config import MODES, Settings, load
+from .connection import Connection
 from .digest import Digest
 from .errors import (
     BadRequestError,
-    CompileFailedError,
     DaemonUnavailableError,
     FrameError,
     PeerRefusedError,
-    ProtocolMismatchError,
     PtocacheError,
     PtocacheWarning,
     WireError,
-    from_wire,
 )
-from .model import Answer, Artifact, Descriptor, Input, Job, Log, select
-from .outcome import Outcome, Reason
+from .model import Answer, Descriptor, Input, Job, select
+from .outcome import Reason
+from .result import Result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,164 +35,14 @@ if TYPE_CHECKING:
 
     Source = bytes | str | os.PathLike[str]
 
-CONNECT_S = 2.0
 START_S = 20.0
 _IDLE_CONNECTIONS = 8
-_READ_BYTES = 1 << 18
 _BATCH = 256
-LIVENESS_S = 5.0
-"""A daemon that says nothing for so long is asked whether it lives, and given as long to answer."""
-_LIVENESS_ID = -1
 # The daemon's own trouble, not the compile's: this process may well succeed.
 _STEP_ASIDE = frozenset({Reason.CANCELLED, Reason.SYSTEM, Reason.INTERNAL})
 
 
-class ResultOutput:
-    """One output of a compile."""
-
-    __slots__ = ("_artifact", "_view")
-
-    def __init__(self, artifact: Artifact) -> None:
-        self._artifact = artifact
-        self._view: memoryview | None = None
-
-    @property
-    def name(self) -> str:
-        """The name under which it was wanted."""
-        return self._artifact.name
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return self._artifact.digest.size
-
-    @property
-    def digest(self) -> str:
-        """SHA-256, lower-case hex."""
-        return self._artifact.digest.sha256
-
-    @property
-    def mode(self) -> int:
-        """Permission bits that the tool gave the file."""
-        return self._artifact.mode
-
-    @property
-    def buffer(self) -> memoryview:
-        """The bytes, read-only and without a copy: inline ones, or a mapping of the stored file."""
-        if self._view is None:
-            if self._artifact.data is not None:
-                self._view = memoryview(self._artifact.data)
-            else:
-                import mmap
-
-                assert self._artifact.file is not None
-                mapped = mmap.mmap(self._artifact.file.fileno(), self.size, access=mmap.ACCESS_READ)
-                self._view = memoryview(mapped)
-        return self._view
-
-    @property
-    def file(self) -> Descriptor | None:
-        """The open file of a large output; ``None`` for one that came inline."""
-        return self._artifact.file
-
-    def write(self, path: str | os.PathLike[str]) -> None:
-        """Write it to ``path`` with the tool's permission bits, whole or not at all.
-
-        Raises :class:`OSError`.
-        """
-        target = os.fspath(path)
-        partial = f"{target}.{os.getpid()}-{time.monotonic_ns():x}.part"
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(self.buffer)
-                os.fchmod(file.fileno(), self.mode)
-            os.replace(partial, target)
-        except BaseException:
-            os.unlink(partial)
-            raise
-
-
-class Result:
-    """How a compile request ended."""
-
-    __slots__ = ("_answer", "outputs", "toolchain", "total_ms")
-
-    def __init__(self, answer: Answer, toolchain: str, total_ms: float) -> None:
-        self._answer = answer
-        self.toolchain = toolchain
-        """Name of the toolchain that was asked."""
-        self.total_ms = total_ms
-        """What the caller waited, in milliseconds."""
-        self.outputs: dict[str, ResultOutput] = {
-            item.name: ResultOutput(item) for item in answer.artifacts
-        }
-        """Output name → output; empty for a failure."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """Memory hit, disk hit, miss, …"""
-        return self._answer.outcome
-
-    @property
-    def reason(self) -> Reason:
-        """Why this was a bypass or a failure."""
-        return self._answer.reason
-
-    @property
-    def why(self) -> str:
-        """The reason in words; for a miss, what differs from the latest entry of the kernel."""
-        return self._answer.detail
-
-    @property
-    def ok(self) -> bool:
-        """True if there are outputs."""
-        return self._answer.outcome is not Outcome.FAILURE
-
-    @property
-    def key(self) -> str:
-        """The action key (hex); empty if the request was never keyed."""
-        return self._answer.key
-
-    @property
-    def log(self) -> Log:
-        """What the tools printed, now or when the entry was made."""
-        return self._answer.log
-
-    @property
-    def exit_code(self) -> int:
-        """The tool's exit code."""
-        return self._answer.exit_code
-
-    @property
-    def compile_ms(self) -> int:
-        """What the compile cost when it ran."""
-        return self._answer.compile_ms
-
-    @property
-    def identity(self) -> str:
-        """Digest of the toolchain that made it."""
-        return self._answer.identity
-
-    @property
-    def error(self) -> PtocacheError | None:
-        """What went wrong, for a failure."""
-        if self.ok:
-            return None
-        if self._answer.error is not None:
-            return from_wire(self._answer.error)
-        return CompileFailedError(self._answer.detail or "the compile failed")
-
-    def check(self) -> Result:
-        """This result; raises its :attr:`error`, with the result as ``error.result``, for a failure."""
-        error = self.error
-        if error is not None:
-            error.result = self  # type: ignore[attr-defined]
-            raise error
-        return self
-
-
-class _Pending:
+class Pending:
     """A request on its way through :meth:`Client.compile_many`."""
 
     __slots__ = ("data", "env", "request", "started")
@@ -210,8 +56,9 @@ class _Pending:
         self.env = env
         self.started = time.perf_counter()
 
-    def message(self, number: int, patterns: Iterable[str], *, full: bool) -> dict[str, Any]:
+    def message(self, number: int, connection: Connection, *, full: bool) -> dict[str, Any]:
         """The message to send, with the bytes of the inputs if ``full``."""
+        patterns = connection.variables.get(self.request.job.toolchain, [])
         job = self.request.job._replace(env=select(patterns, self.env))
         data = self.data if full else {}
         return wire.compile_message(number, self.request._replace(job=job, data=data))
@@ -226,7 +73,7 @@ class Client:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._idle: list[_Connection] = []
+        self._idle: list[Connection] = []
         self._pid = os.getpid()
         self._warned = False
         self._given_up_s = 0.0
@@ -282,7 +129,7 @@ class Client:
         kernel: str = "",
         mode: str = "",
         salt: str = "",
-    ) -> _Pending:
+    ) -> Pending:
         """A request for :meth:`compile_many`; the parameters are those of :meth:`compile`."""
         if isinstance(options, (str, bytes)):
             raise BadRequestError("options is one text", hint="give a list of words")
@@ -304,9 +151,9 @@ class Client:
             kernel=kernel or os.path.splitext(os.path.basename(next(iter(data), "")))[0],
         )
         request = wire.Request(job, {}, chosen, salt or self.settings["request.salt"])
-        return _Pending(request, data, os.environ if env is None else env)
+        return Pending(request, data, os.environ if env is None else env)
 
-    def compile_many(self, jobs: Iterable[_Pending]) -> Iterator[tuple[int, Result]]:
+    def compile_many(self, jobs: Iterable[Pending]) -> Iterator[tuple[int, Result]]:
         """Compile jobs made by :meth:`job`; yields (position, result) as they finish. Failures are
         results here: look at ``result.ok``."""
         return self._run(list(jobs))
@@ -365,12 +212,12 @@ class Client:
 
     # --- the inside
 
-    def _run(self, jobs: list[_Pending]) -> Iterator[tuple[int, Result]]:
+    def _run(self, jobs: list[Pending]) -> Iterator[tuple[int, Result]]:
         if not jobs:
             return
         waiting = dict(enumerate(jobs))
         reused = bool(self._idle)
-        connection: _Connection | None = None
+        connection: Connection | None = None
         try:
             connection = asked = self._take(start=True)
             sent = 0
@@ -379,10 +226,10 @@ class Client:
                 # more, the question whether it lives included.
                 if sent < len(jobs) and sent - (len(jobs) - len(waiting)) <= _BATCH:
                     numbers = range(sent, min(sent + _BATCH, len(jobs)))
-                    asked.ask({number: waiting[number] for number in numbers})
+                    _ask(asked, {number: waiting[number] for number in numbers})
                     sent = numbers.stop
                     continue
-                number, answer = asked.answer(waiting)
+                number, answer = _answer(asked, waiting)
                 if answer is None:
                     continue
                 pending = waiting.pop(number)
@@ -436,7 +283,7 @@ class Client:
                 self._give(connection)
                 return found
 
-    def _take(self, start: bool) -> _Connection:
+    def _take(self, start: bool) -> Connection:
         """An idle connection, or a new one. An idle one may lead to a daemon that has gone since:
         that shows when it is used, and asking costs each request a system call."""
         if self._pid != os.getpid():
@@ -450,15 +297,15 @@ class Client:
         except IndexError:
             return self._open(start)
 
-    def _give(self, connection: _Connection) -> None:
+    def _give(self, connection: Connection) -> None:
         if len(self._idle) < _IDLE_CONNECTIONS:
             self._idle.append(connection)
         else:
             connection.close()
 
-    def _open(self, start: bool) -> _Connection:
+    def _open(self, start: bool) -> Connection:
         try:
-            return _Connection(self.settings.socket)
+            return Connection(self.settings.socket)
         except (FileNotFoundError, ConnectionRefusedError) as error:
             if not (start and self.settings["client.autostart"]):
                 raise DaemonUnavailableError(
@@ -468,7 +315,7 @@ class Client:
                 ) from error
         return self._start()
 
-    def _start(self) -> _Connection:
+    def _start(self) -> Connection:
         """Start a daemon, or wait for the one that somebody else is starting."""
         from .starter import start_daemon
 
@@ -477,7 +324,7 @@ class Client:
             raise DaemonUnavailableError("no daemon could be started a moment ago")
         store = paths.StorePaths(root)
         found = start_daemon(
-            self.settings, store, lambda: _Connection(self.settings.socket), START_S
+            self.settings, store, lambda: Connection(self.settings.socket), START_S
         )
         if isinstance(found, str):
             # A process with a thousand kernels must not try a thousand times.
@@ -498,163 +345,13 @@ class Client:
                 f"ptocache compiles without its daemon: {error}", PtocacheWarning, stacklevel=4
             )
 
-    def _alone(self, pending: _Pending) -> Result:
+    def _alone(self, pending: Pending) -> Result:
         """Compile in this process through the same plugin, without a cache."""
         from .fallback import compile_alone
 
         job = pending.request.job._replace(env=tuple(sorted(pending.env.items())))
         request = pending.request._replace(job=job)
         return _result(pending, compile_alone(request, pending.data, self.settings))
-
-
-class _Connection:
-    """One open, greeted socket. Used by one thread at a time."""
-
-    def __init__(self, path: str) -> None:
-        """Raises :class:`OSError` if nobody answers, :class:`~ptocache.errors.WireError` if somebody
-        else does."""
-        self._reader = wire.Reader()
-        self._fds: list[Descriptor] = []
-        self.variables: dict[str, list[str]] = {}
-        paths.verify_socket_directory(path)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            self._socket.settimeout(CONNECT_S)
-            self._socket.connect(path)
-            self._check_peer(path)
-            self._socket.settimeout(None)
-            # The kernel's own time limits: Python's would poll before every call.
-            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                self._socket.setsockopt(socket.SOL_SOCKET, option, _timeval(LIVENESS_S))
-            self.send(wire.hello(__version__, os.getpid()))
-            self._greeted(self.receive(ask=False)[0])
-        except BaseException:
-            self._socket.close()
-            raise
-
-    def _check_peer(self, path: str) -> None:
-        data = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        uid = int.from_bytes(data[4:8], "little" if array.array("H", [1]).tobytes()[0] else "big")
-        if uid != os.geteuid():
-            raise PeerRefusedError(f"the daemon at {path} belongs to user {uid}", path=path)
-
-    def _greeted(self, message: dict[str, Any]) -> None:
-        if message["type"] != "welcome":
-            raise FrameError("the daemon does not greet")
-        if message.get("protocol") != wire.PROTOCOL:
-            raise ProtocolMismatchError(
-                f"the daemon speaks protocol {message.get('protocol')!r}, the client {wire.PROTOCOL}",
-                hint="stop it (ptocache stop): the next request starts one of this version",
-            )
-        variables = message.get("variables")
-        self.variables = variables if isinstance(variables, dict) else {}
-
-    def ask(self, jobs: dict[int, _Pending]) -> None:
-        """Send requests in one message; input bytes stay here until the daemon asks for them."""
-        messages = [
-            pending.message(number, self._patterns(pending), full=False)
-            for number, pending in jobs.items()
-        ]
-        if len(messages) == 1:
-            self.send(messages[0])
-        else:
-            self.send({"type": "batch", "id": 0, "requests": messages})
-
-    def answer(self, waiting: dict[int, _Pending]) -> tuple[int, Answer | None]:
-        """The next answer; ``None`` if it was a request for input bytes, which is then fulfilled."""
-        message, fds = self.receive()
-        number = message.get("id")
-        if not isinstance(number, int) or number not in waiting:
-            raise FrameError("an answer to a request that was not made")
-        if message["type"] == "need":
-            pending = waiting[number]
-            self.send(pending.message(number, self._patterns(pending), full=True))
-            return number, None
-        if message["type"] != "answer":
-            raise FrameError(f"an answer of type {message['type']!r}")
-        return number, wire.parse_answer(message, fds)
-
-    def _patterns(self, pending: _Pending) -> list[str]:
-        return self.variables.get(pending.request.job.toolchain, [])
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send one message."""
-        data = memoryview(wire.pack(message))
-        while data:
-            try:
-                data = data[self._socket.send(data, socket.MSG_DONTWAIT) :]
-            except BlockingIOError:
-                self._wait_for_room()
-
-    def _wait_for_room(self) -> None:
-        """Wait until the daemon takes more. While too many of its answers wait to be read it takes
-        nothing: so they are read meanwhile."""
-        import select
-
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN | select.POLLOUT)
-        ready = poll.poll(LIVENESS_S * 1000)
-        if not ready:
-            raise DaemonUnavailableError(
-                "the daemon takes no request", hint="it may be stopped: ptocache status"
-            )
-        if ready[0][1] & select.POLLIN:
-            self._pull()
-
-    def receive(self, *, ask: bool = True) -> tuple[dict[str, Any], list[Descriptor]]:
-        """The next message with its descriptors; raises the daemon's error if it is one.
-
-        However long a compile takes, a living daemon answers the question whether it lives: one that
-        was stopped or hangs is given up (:class:`~ptocache.errors.DaemonUnavailableError`).
-        """
-        asked = not ask
-        while True:
-            message = self._reader.next()
-            if message is not None:
-                if message.get("id") != _LIVENESS_ID:
-                    break
-                asked = False
-                continue
-            try:
-                self._pull()
-            except BlockingIOError as error:
-                if asked:
-                    raise DaemonUnavailableError(
-                        "the daemon does not answer", hint="it may be stopped: ptocache status"
-                    ) from error
-                asked = True
-                self.send({"type": "ping", "id": _LIVENESS_ID})
-        if message["type"] == "error":
-            raise from_wire(message.get("error") or {})
-        count = message.get("fds", 0)
-        fds, self._fds = self._fds[:count], self._fds[count:]
-        return message, fds
-
-    def _pull(self) -> None:
-        """Take in what arrives next."""
-        data, ancillary, flags, _ = self._socket.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
-        self._take_descriptors(ancillary)
-        if not data:
-            raise DaemonUnavailableError("the daemon closed the connection")
-        if flags & socket.MSG_CTRUNC:
-            raise FrameError("descriptors were lost: this process has no room for more")
-        self._reader.feed(data)
-
-    def _take_descriptors(self, ancillary: list[tuple[int, int, bytes]]) -> None:
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                numbers = array.array("i")
-                numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
-                for number in numbers:
-                    os.set_inheritable(number, False)
-                    self._fds.append(Descriptor(number))
-
-    def close(self) -> None:
-        """Close the socket; descriptors of answers stay with their holders."""
-        self._socket.close()
-
-
-_ANCILLARY_BYTES = socket.CMSG_SPACE(4 * wire.MAX_DESCRIPTORS)
 
 
 def connect(
@@ -676,6 +373,29 @@ def connect(
     if root is not None:
         named["store.root"] = os.path.abspath(root)
     return Client(load(env, named))
+
+
+def _ask(connection: Connection, jobs: Mapping[int, Pending]) -> None:
+    """Send requests in one message; input bytes stay here until the daemon asks for them."""
+    messages = [item.message(number, connection, full=False) for number, item in jobs.items()]
+    if len(messages) == 1:
+        connection.send(messages[0])
+    else:
+        connection.send({"type": "batch", "id": 0, "requests": messages})
+
+
+def _answer(connection: Connection, waiting: Mapping[int, Pending]) -> tuple[int, Answer | None]:
+    """The next answer; ``None`` if it was a request for input bytes, which is then fulfilled."""
+    message, fds = connection.receive()
+    number = message.get("id")
+    if not isinstance(number, int) or number not in waiting:
+        raise FrameError("an answer to a request that was not made")
+    if message["type"] == "need":
+        connection.send(waiting[number].message(number, connection, full=True))
+        return number, None
+    if message["type"] != "answer":
+        raise FrameError(f"an answer of type {message['type']!r}")
+    return number, wire.parse_answer(message, fds)
 
 
 def _bytes(name: str, source: Source) -> bytes:
@@ -700,11 +420,7 @@ def _cwd() -> str:
         return ""
 
 
-def _timeval(seconds: float) -> bytes:
-    return struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-
-
-def _result(pending: _Pending, answer: Answer) -> Result:
+def _result(pending: Pending, answer: Answer) -> Result:
     total_ms = (time.perf_counter() - pending.started) * 1000
     return Result(answer, pending.request.job.toolchain, total_ms)
 

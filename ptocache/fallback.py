@@ -6,14 +6,13 @@ import os
 import tempfile
 from typing import TYPE_CHECKING
 
-from .build import Failed, build
+from .build import Failed, artifact_of, build, reason_of
 from .compiler import Limits, probe
 from .contents import Contents
 from .errors import PtocacheError
 from .identity import Identities, Options, variables_of
 from .model import Answer, select
 from .outcome import Outcome, Reason
-from .service import artifact_of, reason_of
 from .toolchain import Registry
 from .wire import parse_request, request_document
 

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from .client import ResultOutput
+    from .result import ResultOutput
 
 T = TypeVar("T")
 

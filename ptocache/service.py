@@ -8,39 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import action as action_module
-from .build import Built, Failed, build
+from .build import Built, Failed, artifact_of, build, reason_of
 from .compiler import Cancel, Limits
 from .contents import Conditions
 from .entry import Entry
 from .errors import (
-    BadRequestError,
     CancelledError,
     OutputRejectedError,
     PtocacheError,
-    StepKilledError,
-    StepTimeoutError,
-    ToolNotFoundError,
-    UnknownToolchainError,
 )
 from .identity import variables_of
 from .inflight import InFlight
-from .model import Answer, Artifact, select
+from .model import Answer, select
 from .outcome import Cache, Event, Outcome, Reason
-from .wire import INLINE_BYTES, pack_answer
+from .wire import pack_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from concurrent.futures import Executor
 
     from .action import Action
     from .contents import Contents
     from .identity import Identities
-    from .model import Identity, Job, Output, Prepared
+    from .model import Identity, Job, Prepared
     from .store.store import Loaded, Store
     from .tally import Tally
     from .toolchain import Registry, Toolchain
@@ -515,44 +509,6 @@ def _joined(answer: Answer) -> Answer:
     if answer.outcome is Outcome.FAILURE:
         return answer
     return answer._replace(outcome=Outcome.JOINED, reason=Reason.NONE, detail="")
-
-
-def reason_of(error: PtocacheError) -> Reason:
-    """The counted reason of an error."""
-    table: tuple[tuple[type[PtocacheError], Reason], ...] = (
-        (OutputRejectedError, Reason.OUTPUT_REJECTED),
-        (StepTimeoutError, Reason.STEP_TIMEOUT),
-        (StepKilledError, Reason.STEP_KILLED),
-        (CancelledError, Reason.CANCELLED),
-        (ToolNotFoundError, Reason.TOOL_NOT_FOUND),
-        (UnknownToolchainError, Reason.TOOL_NOT_FOUND),
-        (BadRequestError, Reason.BAD_REQUEST),
-    )
-    for kind, reason in table:
-        if isinstance(error, kind):
-            return reason
-    codes: Mapping[str, Reason] = {
-        "compile_failed": Reason.COMPILE_FAILED,
-        "step_system": Reason.SYSTEM,
-        "error": Reason.INTERNAL,
-    }
-    return codes.get(error.code, Reason.SYSTEM)
-
-
-def artifact_of(output: Output) -> Artifact:
-    """An artifact that was never stored: inline if small, else an anonymous read-only file."""
-    from .digest import Digest
-    from .model import Descriptor
-
-    data = bytes(output.data)
-    digest = Digest.of(data)
-    if len(data) <= INLINE_BYTES:
-        return Artifact(output.name, digest, output.mode, data)
-    fd = os.memfd_create("ptocache", os.MFD_CLOEXEC)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-    return Artifact(output.name, digest, output.mode, None, Descriptor(fd))
 
 
 def _entry(question: _Question, built: Built) -> Entry:

@@ -18,7 +18,7 @@ from .session import SocketPath, StoreDirectory, examples, settings_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ptocache.client import Result
+    from ptocache.result import Result
 
 _REST = "ptocache_cli.compile.rest"
 _SUFFIXES = {"shared": ".so", "object": ".o"}

@@ -19,7 +19,8 @@ from .demo_kernels import KERNELS, DemoKernel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ptocache.client import Client, Result
+    from ptocache.client import Client
+    from ptocache.result import Result
 
 _NATIVE = {"x86_64": ("-march=native",), "aarch64": ("-march=native",)}
 OPTIONS = ("-O3", *_NATIVE.get(platform.machine(), ()))

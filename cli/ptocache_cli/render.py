@@ -12,7 +12,7 @@ from ptocache.outcome import Event, Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ptocache.client import Result
+    from ptocache.result import Result
 
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _EVENTS = (Event.CORRUPT, Event.REJECTED, Event.STORE_FAILURE)

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -38,7 +39,8 @@ from tests.property.oracle import Compile, Expected, compile_directly
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ptocache.client import Client, Result
+    from ptocache.client import Client
+    from ptocache.result import Result
 
 EXAMPLES = int(os.environ.get("PTOCACHE_MACHINE_EXAMPLES", "14"))
 STEPS = int(os.environ.get("PTOCACHE_MACHINE_STEPS", "24"))
@@ -176,6 +178,7 @@ class CacheMachine(RuleBasedStateMachine):
         self._write(spot, tree.header(spot, kind, number), how)
         self._ask_if(ask)
 
+    @precondition(lambda self: self._headers())
     @rule(data=st.data(), number=NUMBER, how=HOW)
     def edit_header(self, data: st.DataObject, number: int, how: str) -> None:
         """The same size: only the content tells."""
@@ -187,6 +190,7 @@ class CacheMachine(RuleBasedStateMachine):
         self._write(spot, text, how)
         self._request()
 
+    @precondition(lambda self: self._headers())
     @rule(data=st.data(), ask=ASK)
     def delete_header(self, data: st.DataObject, ask: bool) -> None:
         self._ask_if(ask)
@@ -195,6 +199,7 @@ class CacheMachine(RuleBasedStateMachine):
         del self.files[spot]
         self._ask_if(ask)
 
+    @precondition(lambda self: self._headers())
     @rule(
         data=st.data(), folder=st.sampled_from((*tree.FOLDERS, "A/sub", "inc/sub", "sys/sub")),
         number=NUMBER, deep=st.booleans(), remove=st.booleans(),
@@ -276,6 +281,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.undeclared[name], self.path = value, path
         self._repeat()
 
+    @precondition(lambda self: self._headers())
     @rule(data=st.data())
     def touch(self, data: st.DataObject) -> None:
         """Only times change."""

@@ -17,7 +17,8 @@ from tests.property.oracle import Compile, compile_directly
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ptocache.client import Client, Result
+    from ptocache.client import Client
+    from ptocache.result import Result
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ptocache.client import Result
 from ptocache.outcome import Outcome, Reason
+from ptocache.result import Result
 from ptocache.signature import settled, signature_of
 from tests.harness import BOOT, DaemonProcess, Gate, LoggingCompiler, alive, daemons_of, wait_for
 

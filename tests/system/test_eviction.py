@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ptocache.client import Client, Result
+from ptocache.client import Client
 from ptocache.errors import BadRequestError, UnknownEntryError
 from ptocache.outcome import Outcome, Reason
+from ptocache.result import Result
 from tests.harness import DaemonProcess, Gate, LoggingCompiler, wait_for
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from ptocache.client import Client, Result
+from ptocache.client import Client
 from ptocache.errors import CompileFailedError, OutputRejectedError, ToolNotFoundError
 from ptocache.outcome import Outcome, Reason
+from ptocache.result import Result
 from ptocache.signature import settled, signature_of
 from tests.harness import DaemonProcess, LoggingCompiler, compile_directly, wait_for
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ptocache.client import Client, Result
+from ptocache.client import Client
 from ptocache.outcome import Outcome
+from ptocache.result import Result
 from tests.harness import DaemonProcess, LoggingCompiler
 
 if TYPE_CHECKING:

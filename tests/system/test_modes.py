@@ -14,7 +14,8 @@ from tests.harness import DaemonProcess, LoggingCompiler, wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ptocache.client import Client, Result
+    from ptocache.client import Client
+    from ptocache.result import Result
 
     MakeDaemon = Callable[..., DaemonProcess]
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ptocache.client import Client, Result
+from ptocache.client import Client
 from ptocache.outcome import Outcome, Reason
+from ptocache.result import Result
 from tests.harness import (
     ClientProcess,
     DaemonProcess,

@@ -43,7 +43,7 @@ TABLE: dict[str, frozenset[str]] = {
     "contents": VALUES | {"includes", "signature", "toolchain"},
     "identity": VALUES | {"contents", "signature", "toolchain"},
     "compiler": VALUES | {"guard", "toolchain"},
-    "build": VALUES | {"compiler", "contents", "includes", "signature", "toolchain"},
+    "build": VALUES | {"compiler", "contents", "includes", "signature", "toolchain", "wire"},
     "store": frozenset(),
     "store.blobs": VALUES | {"paths", "signature"},
     "store.index": VALUES | {"accounting", "signature", "tally"},
@@ -63,20 +63,22 @@ TABLE: dict[str, frozenset[str]] = {
     | {"accounting", "compiler", "config", "contents", "control", "guard", "identity", "paths"}
     | {"server", "service", "signature", "store.collect", "store.index", "store.store", "tally"}
     | {"toolchain", "watch", "wire"},
-    "client": VALUES | {"config", "paths", "wire"},
-    "launch": VALUES | {"client", "elf"},
+    "result": VALUES,
+    "connection": VALUES | {"paths", "wire"},
+    "client": VALUES | {"config", "connection", "paths", "result", "wire"},
+    "launch": VALUES | {"result"},
     "starter": VALUES | {"config", "paths"},
     "fallback": VALUES
-    | {"build", "compiler", "config", "contents", "identity", "service", "toolchain", "wire"},
-    "": frozenset({"client"}),
+    | {"build", "compiler", "config", "contents", "identity", "toolchain", "wire"},
+    "": frozenset({"client", "result"}),
 }
 
 LAZY: dict[str, frozenset[str]] = {
-    "client": frozenset({"starter", "fallback", "store.index", "store.store"}),
+    "client": frozenset({"starter", "fallback"}),
 }
 """What a module may import besides, inside the function that needs it."""
 
-CLI = VALUES | {"client", "config", "launch", "paths", "wire", "tally"}
+CLI = VALUES | {"client", "config", "launch", "paths", "result", "wire", "tally"}
 CLI_LAZY = CLI | {"action", "entry", "elf", "toolchain", "identity", "store.index", "store.store"}
 CLI_LAZY |= {"control"}  # to read a store that no daemon serves
 SERVES = frozenset({"daemon", "starter"})
@@ -182,7 +184,7 @@ def allowed_for(item: Import) -> frozenset[str]:
     inner = inner_name(item.importer)
     if inner is not None:
         if inner.startswith("integrations"):
-            return VALUES | {"client", "launch", "config"}
+            return VALUES | {"client", "launch", "config", "result"}
         return TABLE[inner] | (LAZY.get(inner, frozenset()) if item.lazy else frozenset())
     if item.importer.startswith("ptocache_cli"):
         row = CLI_LAZY if item.lazy or item.typed_only else CLI

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptocache import errors
-from ptocache.client import Result
 from ptocache.digest import Digest
 from ptocache.model import Answer, Artifact
 from ptocache.outcome import Cache, Event, Outcome, Reason
+from ptocache.result import Result
 from ptocache.tally import Tally, report
 from ptocache_cli import exits, render
 

@@ -1,0 +1,153 @@
+"""One open, greeted socket to a daemon: messages and descriptors, and whether the other side lives."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import struct
+
+from . import __version__, paths, wire
+from .errors import (
+    DaemonUnavailableError,
+    FrameError,
+    PeerRefusedError,
+    ProtocolMismatchError,
+    from_wire,
+)
+from .model import Descriptor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+CONNECT_S = 2.0
+LIVENESS_S = 5.0
+"""A daemon that says nothing for so long is asked whether it lives, and given as long to answer."""
+_LIVENESS_ID = -1
+_READ_BYTES = 1 << 18
+_ANCILLARY_BYTES = socket.CMSG_SPACE(4 * wire.MAX_DESCRIPTORS)
+
+
+class Connection:
+    """One open, greeted socket. Used by one thread at a time."""
+
+    def __init__(self, path: str) -> None:
+        """Raises :class:`OSError` if nobody answers, :class:`~ptocache.errors.WireError` if somebody
+        else does."""
+        self._reader = wire.Reader()
+        self._fds: list[Descriptor] = []
+        self.variables: dict[str, list[str]] = {}
+        paths.verify_socket_directory(path)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            self._socket.settimeout(CONNECT_S)
+            self._socket.connect(path)
+            self._check_peer(path)
+            self._socket.settimeout(None)
+            # The kernel's own time limits: Python's would poll before every call.
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                self._socket.setsockopt(socket.SOL_SOCKET, option, _timeval(LIVENESS_S))
+            self.send(wire.hello(__version__, os.getpid()))
+            self._greeted(self.receive(ask=False)[0])
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _check_peer(self, path: str) -> None:
+        data = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        uid = int.from_bytes(data[4:8], "little" if array.array("H", [1]).tobytes()[0] else "big")
+        if uid != os.geteuid():
+            raise PeerRefusedError(f"the daemon at {path} belongs to user {uid}", path=path)
+
+    def _greeted(self, message: dict[str, Any]) -> None:
+        if message["type"] != "welcome":
+            raise FrameError("the daemon does not greet")
+        if message.get("protocol") != wire.PROTOCOL:
+            raise ProtocolMismatchError(
+                f"the daemon speaks protocol {message.get('protocol')!r}, the client {wire.PROTOCOL}",
+                hint="stop it (ptocache stop): the next request starts one of this version",
+            )
+        variables = message.get("variables")
+        self.variables = variables if isinstance(variables, dict) else {}
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send one message."""
+        data = memoryview(wire.pack(message))
+        while data:
+            try:
+                data = data[self._socket.send(data, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                self._wait_for_room()
+
+    def _wait_for_room(self) -> None:
+        """Wait until the daemon takes more. While too many of its answers wait to be read it takes
+        nothing: so they are read meanwhile."""
+        import select
+
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | select.POLLOUT)
+        ready = poll.poll(LIVENESS_S * 1000)
+        if not ready:
+            raise DaemonUnavailableError(
+                "the daemon takes no request", hint="it may be stopped: ptocache status"
+            )
+        if ready[0][1] & select.POLLIN:
+            self._pull()
+
+    def receive(self, *, ask: bool = True) -> tuple[dict[str, Any], list[Descriptor]]:
+        """The next message with its descriptors; raises the daemon's error if it is one.
+
+        However long a compile takes, a living daemon answers the question whether it lives: one that
+        was stopped or hangs is given up (:class:`~ptocache.errors.DaemonUnavailableError`).
+        """
+        asked = not ask
+        while True:
+            message = self._reader.next()
+            if message is not None:
+                if message.get("id") != _LIVENESS_ID:
+                    break
+                asked = False
+                continue
+            try:
+                self._pull()
+            except BlockingIOError as error:
+                if asked:
+                    raise DaemonUnavailableError(
+                        "the daemon does not answer", hint="it may be stopped: ptocache status"
+                    ) from error
+                asked = True
+                self.send({"type": "ping", "id": _LIVENESS_ID})
+        if message["type"] == "error":
+            raise from_wire(message.get("error") or {})
+        count = message.get("fds", 0)
+        fds, self._fds = self._fds[:count], self._fds[count:]
+        return message, fds
+
+    def _pull(self) -> None:
+        """Take in what arrives next."""
+        data, ancillary, flags, _ = self._socket.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
+        self._take_descriptors(ancillary)
+        if not data:
+            raise DaemonUnavailableError("the daemon closed the connection")
+        if flags & socket.MSG_CTRUNC:
+            raise FrameError("descriptors were lost: this process has no room for more")
+        self._reader.feed(data)
+
+    def _take_descriptors(self, ancillary: list[tuple[int, int, bytes]]) -> None:
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers = array.array("i")
+                numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+                for number in numbers:
+                    os.set_inheritable(number, False)
+                    self._fds.append(Descriptor(number))
+
+    def close(self) -> None:
+        """Close the socket; descriptors of answers stay with their holders."""
+        self._socket.close()
+
+
+def _timeval(seconds: float) -> bytes:
+    return struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
