@@ -6,6 +6,7 @@ import array
 import os
 import socket
 import struct
+import time
 
 from . import __version__, paths, wire
 from .errors import (
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONNECT_S = 2.0
+_AGAIN_S = 0.01
 LIVENESS_S = 5.0
 """A daemon that says nothing for so long is asked whether it lives, and given as long to answer."""
 _LIVENESS_ID = -1
@@ -42,8 +44,7 @@ class Connection:
         paths.verify_socket_directory(path)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            self._socket.settimeout(CONNECT_S)
-            self._socket.connect(path)
+            self._connect(path)
             self._check_peer(path)
             self._socket.settimeout(None)
             # The kernel's own time limits: Python's would poll before every call.
@@ -54,6 +55,21 @@ class Connection:
         except BaseException:
             self._socket.close()
             raise
+
+    def _connect(self, path: str) -> None:
+        """Connect; a daemon whose queue is full at this moment is asked again for a while."""
+        deadline = time.monotonic() + CONNECT_S
+        self._socket.setblocking(False)
+        while True:
+            try:
+                self._socket.connect(path)
+                return
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise DaemonUnavailableError(
+                        f"the daemon at {path} has no room for another connection"
+                    ) from error
+                time.sleep(_AGAIN_S)
 
     def _check_peer(self, path: str) -> None:
         data = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

@@ -47,7 +47,9 @@ MAX_UNDER_WAY = 4096
 MAX_CONNECTIONS = 4096
 GREETING_S = 10.0
 STALL_S = 60.0
-"""A peer in the middle of a frame, or with unread answers, must move within this time."""
+"""A peer in the middle of a frame must go on within this time."""
+UNREAD_S = 3600.0
+"""A peer with unread answers must read within this time: it may be busy with the ones before."""
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 0.1
 _REMEMBERED_REQUESTS = 4096
@@ -143,7 +145,7 @@ class Server:
     def _drop_stalled(self) -> None:
         now = time.monotonic()
         for connection in list(self._connections):
-            limit_s = STALL_S if connection.greeted else GREETING_S
+            limit_s = connection.patience_s
             if connection.waiting and now - connection.moved_s > limit_s:
                 _log.warning("closed a connection that did not move for %.0f s", limit_s)
                 connection.close()
@@ -279,6 +281,13 @@ class _Connection:
         self._closed = False
         peer.setblocking(False)
         self._read_on()
+
+    @property
+    def patience_s(self) -> float:
+        """How long this peer may stand still while it owes us something."""
+        if not self.greeted:
+            return GREETING_S
+        return UNREAD_S if self.unsent else STALL_S
 
     @property
     def waiting(self) -> bool:

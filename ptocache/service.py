@@ -265,7 +265,7 @@ class Service:
 
     async def _compile(self, flight: _Flight, question: _Question) -> _Result:
         """Compile, validate and publish."""
-        generation = self._store.index.generation()
+        generation = await self._in_io(self._store.index.generation)
         built = await self._build(question)
         if isinstance(built, Failed):
             answer = self._tool_failure(question, built)

@@ -224,13 +224,12 @@ class Store:
 
     def _heal(self, row: Row, cache: Cache, reason: Reason, message: str) -> None:
         """Take a damaged entry out, with every entry that shares its damage."""
-        with contextlib.suppress(sqlite3.Error):
-            if not self.index.has_entry(row.id):
-                # Removed, files last, while it was being read: that is no damage.
-                return
-        _log.warning("entry %s is damaged and will be made again: %s", row.key[:12], message)
-        self.tally.event(cache, Event.CORRUPT, reason)
         with self._change, contextlib.suppress(sqlite3.Error):
+            if not self.index.has_entry(row.id):
+                # Removed, files last, while it was being read, or healed by another request.
+                return
+            _log.warning("entry %s is damaged and will be made again: %s", row.key[:12], message)
+            self.tally.event(cache, Event.CORRUPT, reason)
             ids = {row.id}
             for sha256, blob in self.index.blob_rows(row.id).items():
                 try:

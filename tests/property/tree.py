@@ -54,6 +54,7 @@ _BODIES = {
     "std": "#include <stddef.h>\nsize_t size_{id} = {n};",
 }
 
+SOURCE_NAMES = ("k.c", "k.c", "sub/k.c", "k.cpp")
 SOURCE_KINDS = (
     "nothing", "quote", "angle", "both", "nested", "nested angle", "has", "has angle", "macro quote",
     "macro angle", "macro after angle", "option", "warning", "error", "file", "up", "clock",
