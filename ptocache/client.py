@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 START_S = 20.0
 _IDLE_CONNECTIONS = 8
+_PACKAGE = os.path.dirname(__file__) + os.sep
 _BATCH = 256
 # The daemon's own trouble, not the compile's: this process may well succeed.
 _STEP_ASIDE = frozenset({Reason.CANCELLED, Reason.SYSTEM, Reason.INTERNAL})
@@ -365,10 +366,15 @@ class Client:
     def _warn(self, error: Exception) -> None:
         if not self._warned:
             self._warned = True
+            import sys
             import warnings
 
+            # The line to name is the caller's, however deep in here the trouble was met.
+            level, frame = 1, sys._getframe(0)
+            while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+                level, frame = level + 1, frame.f_back
             warnings.warn(
-                f"ptocache compiles without its daemon: {error}", PtocacheWarning, stacklevel=4
+                f"ptocache compiles without its daemon: {error}", PtocacheWarning, stacklevel=level
             )
 
     def _alone(self, pending: Pending) -> Result:
