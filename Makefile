@@ -9,9 +9,9 @@ JOBS   ?= 2
 # setuptools' own import hook for an editable install of several roots would add pathlib and 20 ms to the
 # start of every process in this environment, and hide what a client costs: plain path entries do not.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-SITE     = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-ROOTS    = rm -f "$(SITE)"/__editable__*ptocache* && \
-           printf '%s\n' "$(CURDIR)" "$(CURDIR)/toolchains" "$(CURDIR)/cli" > "$(SITE)/ptocache_roots.pth"
+ROOTS   := @site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+           rm -f "$$site"/__editable__*ptocache* && \
+           printf '%s\n' "$(CURDIR)" "$(CURDIR)/toolchains" "$(CURDIR)/cli" > "$$site/ptocache_roots.pth"
 
 .PHONY: demo test lint format types bench docs soak clean help
 
@@ -26,13 +26,15 @@ help:
 $(VENV)/base: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "ptocache needs Python 3.10 or newer; set PYTHON=…"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e .
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'setting up $(VENV) …'
+	@$(INSTALL) -e .
 	$(ROOTS)
 	@touch $@
 
 $(VENV)/dev: $(VENV)/base
-	$(INSTALL) -e '.[dev]'
+	@echo 'installing what the tests need …'
+	@$(INSTALL) -e '.[dev]'
 	$(ROOTS)
 	@touch $@
 
