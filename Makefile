@@ -62,8 +62,9 @@ docs: $(VENV)/dev
 	$(BIN)/python -m pytest -q tests/system/test_docs.py
 
 soak: $(VENV)/dev
-	PTOCACHE_TEST_BUDGET=20 PTOCACHE_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -n $(JOBS) \
-	  --timeout 1800 tests/property tests/faults
+	PTOCACHE_MACHINE_EXAMPLES=100 PTOCACHE_MACHINE_STEPS=60 PTOCACHE_FUZZ_EXAMPLES=10000 \
+	  PTOCACHE_SEARCH_EXAMPLES=10000 $(BIN)/python -m pytest -n $(JOBS) --timeout 3600 \
+	  tests/property tests/faults
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

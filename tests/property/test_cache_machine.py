@@ -177,7 +177,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(
         name=st.sampled_from(tree.SOURCE_NAMES), send=st.booleans(), number=NUMBER,
         options=st.sampled_from(tree.LIBRARY_OPTIONS), output=st.sampled_from(("object", "shared")),
-        prefix=st.sampled_from(("", "", " -DPREFIX=1")), root=st.sampled_from(tree.ROOTS),
+        prefix=st.sampled_from(("", "", "", " -DPREFIX=1")), root=st.sampled_from(tree.ROOTS),
     )  # fmt: skip
     def change_request(
         self, name: str, send: bool, number: int, options: tuple[str, ...], output: str, prefix: str,
@@ -217,24 +217,34 @@ class CacheMachine(RuleBasedStateMachine):
         self._ask_if(ask)
 
     @precondition(lambda self: self._headers())
-    @rule(data=st.data(), number=NUMBER, remove=st.booleans())
-    def shadow_header(self, data: st.DataObject, number: int, remove: bool) -> None:
-        """Put a header where another one of its name might be found from now on."""
-        self._request()
-        places = self._shadows(data.draw(st.sampled_from(self._read_headers())))
-        if not places:
-            return
-        shadow = data.draw(st.sampled_from(places))
-        self._write(shadow, tree.header(shadow, "plain", number))
-        self._request()
-        if remove:
-            (self.base / shadow).unlink()
-            del self.files[shadow]
-            self._request()
+    @rule(data=st.data(), number=NUMBER, keep=st.booleans())
+    def shadow_header(self, data: st.DataObject, number: int, keep: bool) -> None:
+        self._shadow(data, number, keep)
 
     # What goes wrong most easily is tried most often.
-    shadow_another_header = shadow_header
-    shadow_yet_another_header = shadow_header
+    @precondition(lambda self: self._headers())
+    @rule(data=st.data(), number=NUMBER, keep=st.booleans())
+    def shadow_another_header(self, data: st.DataObject, number: int, keep: bool) -> None:
+        self._shadow(data, number, keep)
+
+    @precondition(lambda self: self._headers())
+    @rule(data=st.data(), number=NUMBER, kind=st.sampled_from(tree.SOURCE_KINDS))
+    def edit_source_and_shadow(self, data: st.DataObject, number: int, kind: str) -> None:
+        self.source_kind = kind
+        self._shadow(data, number, keep=False)
+
+    def _shadow(self, data: st.DataObject, number: int, keep: bool) -> None:
+        """Put headers where others of their name might be found from now on."""
+        self._request()
+        spot = data.draw(st.sampled_from(self._read_headers()))
+        places = self._shadows(spot)
+        for shadow in data.draw(st.permutations(places))[:3]:
+            self._write(shadow, tree.header(shadow, "plain", number))
+            self._request()
+            if not keep:
+                (self.base / shadow).unlink()
+                del self.files[shadow]
+                self._request()
 
     @rule(data=st.data(), folder=st.sampled_from((*tree.FOLDERS, "nowhere")), ask=ASK)
     def link_header(self, data: st.DataObject, folder: str, ask: bool) -> None:
@@ -313,27 +323,29 @@ class CacheMachine(RuleBasedStateMachine):
         self._write_wrapper(how)
         self._ask_if(ask)
 
+    # --- what happens to the daemon and its store
+
     @rule()
     def rest(self) -> None:
         """Be quiet for so long that stamps are trusted from here on."""
         until_ns = time.time_ns() + SETTLE_NS + 10_000_000
         wait_for(lambda: time.time_ns() > until_ns, "the stamps to settle")
+        self._request()
 
-    # --- what happens to the daemon and its store
-
-    @rule()
-    def restart_daemon(self) -> None:
-        self._check_counts()
-        assert self.rig.daemon.stop() == 0, self.rig.daemon.log()
-        self.rig.daemon.start()
-        self._check_counts()
-
-    @rule()
-    def kill_daemon(self) -> None:
-        """Entries outlive it; what was counted in its last second does not."""
-        self.rig.daemon.kill()
-        self.rig.daemon.start()
-        self._start_counting()
+    @rule(kill=st.booleans())
+    def end_daemon(self, kill: bool) -> None:
+        """Entries outlive it; what was counted in the last second of a killed one does not."""
+        self._request()
+        if kill:
+            self.rig.daemon.kill()
+            self.rig.daemon.start()
+            self._start_counting()
+        else:
+            self._check_counts()
+            assert self.rig.daemon.stop() == 0, self.rig.daemon.log()
+            self.rig.daemon.start()
+            self._check_counts()
+        self._request()
 
     @rule(dry_run=st.booleans(), size=st.sampled_from((0, 1 << 30)))
     def collect(self, dry_run: bool, size: int) -> None:

@@ -54,7 +54,7 @@ _BODIES = {
     "std": "#include <stddef.h>\nsize_t size_{id} = {n};",
 }
 
-SOURCE_NAMES = ("k.c", "k.c", "sub/k.c", "k.cpp")
+SOURCE_NAMES = ("k.c", "k.c", "k.c", "sub/k.c", "k.cpp")
 SOURCE_KINDS = (
     "nothing", "quote", "angle", "both", "nested", "nested angle", "has", "has angle", "macro quote",
     "macro angle", "macro after angle", "option", "warning", "error", "file", "up", "clock",
@@ -97,7 +97,7 @@ DIRECTORIES = (
     ("-I", "link", "-I", "sys", "-idirafter", "after"),
     ("-I", "gone", "-I", "inc/sub", "-I", "inc"),
     ("-idirafter", "inc", "-isystem", "sys"),
-    (),
+    ("-I", "quo", "-I", "A-inc", "-I", "inc"),
 )
 EXTRAS = (
     (), ("-Wall",), ("-g",), ("-include", "inc/b.h"), ("-DPICK=<a.h>",), ('-DPICK="b.h"',),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections import Counter
@@ -15,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ptocache import wire
 from ptocache.client import Client, connect
 from ptocache.config import load
+from ptocache.connection import Connection
 from ptocache.errors import (
     BadRequestError,
     CompileFailedError,
@@ -672,3 +678,46 @@ def test_variables_of_the_process_choose_store_and_salt(
         with connect() as client:
             keys.append(object_of(client).key)
     assert keys[0] != keys[1] == keys[2]
+
+
+def test_a_daemon_whose_queue_is_full_is_asked_again(tmp_path: Path) -> None:
+    place = Path(tempfile.mkdtemp(prefix="ptc-"))
+    path = str(place / "s")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(0)
+    waiting: list[socket.socket] = []
+    full = False
+    while not full:
+        other = socket.socket(socket.AF_UNIX)
+        other.setblocking(False)
+        waiting.append(other)
+        try:
+            other.connect(path)
+        except BlockingIOError:
+            full = True
+
+    def serve() -> None:
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            # Those who only fill the queue say nothing.
+            peer.settimeout(0.05)
+            with peer, contextlib.suppress(TimeoutError):
+                if peer.recv(4096):
+                    peer.sendall(wire.pack(wire.welcome("1", 1, {"host": ["PATH"]})))
+                    return
+
+    server = threading.Thread(target=serve)
+    threading.Timer(0.05, server.start).start()
+    try:
+        connection = Connection(path)
+        assert connection.variables == {"host": ["PATH"]}
+        connection.close()
+    finally:
+        server.join(10)
+        for item in (*waiting, listener):
+            item.close()
+        shutil.rmtree(place)
