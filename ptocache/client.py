@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import time
 
 from . import paths, wire
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
+    from .model import Environment
+
     Source = bytes | str | os.PathLike[str]
 
 START_S = 20.0
@@ -48,9 +51,7 @@ class Pending:
 
     __slots__ = ("data", "env", "request", "started")
 
-    def __init__(
-        self, request: wire.Request, data: dict[str, bytes], env: Mapping[str, str]
-    ) -> None:
+    def __init__(self, request: wire.Request, data: dict[str, bytes], env: Environment) -> None:
         self.request = request
         """Without its environment: the daemon says which variables it wants."""
         self.data = data
@@ -151,7 +152,7 @@ class Client:
             kernel=kernel or os.path.splitext(os.path.basename(next(iter(data), "")))[0],
         )
         request = wire.Request(job, {}, chosen, salt or self.settings["request.salt"])
-        return Pending(request, data, os.environ if env is None else env)
+        return Pending(request, data, _process_environment() if env is None else env)
 
     def compile_many(self, jobs: Iterable[Pending]) -> Iterator[tuple[int, Result]]:
         """Compile jobs made by :meth:`job`; yields (position, result) as they finish. Failures are
@@ -366,7 +367,6 @@ class Client:
     def _warn(self, error: Exception) -> None:
         if not self._warned:
             self._warned = True
-            import sys
             import warnings
 
             # The line to name is the caller's, however deep in here the trouble was met.
@@ -405,6 +405,40 @@ def connect(
     if root is not None:
         named["store.root"] = os.path.abspath(root)
     return Client(load(env, named))
+
+
+class _RawEnvironment:
+    """``os.environ`` without its checks and conversions of names that are not set: a request looks up a
+    dozen of them, and they would cost it as much as the round trip."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: dict[bytes, bytes]) -> None:
+        self._raw = raw
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        """As of a mapping."""
+        value = self._raw.get(name.encode("utf-8", "surrogateescape"))
+        return default if value is None else os.fsdecode(value)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(os.fsdecode, self._raw)
+
+    def __getitem__(self, name: str) -> str:
+        return os.fsdecode(self._raw[name.encode("utf-8", "surrogateescape")])
+
+    def items(self) -> list[tuple[str, str]]:
+        """As of a mapping."""
+        return [(os.fsdecode(name), os.fsdecode(value)) for name, value in self._raw.items()]
+
+
+def _process_environment() -> Environment:
+    # The dictionary behind os.environ is an internal of CPython: without it, or with another encoding
+    # than UTF-8, the public way serves as well.
+    raw = getattr(os.environ, "_data", None)
+    if isinstance(raw, dict) and sys.getfilesystemencoding() == "utf-8":
+        return _RawEnvironment(raw)
+    return os.environ
 
 
 def _ask(connection: Connection, jobs: Mapping[int, Pending]) -> None:

@@ -7,14 +7,14 @@ its user and ``dataclasses`` alone costs more than the rest of the client.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from .digest import Digest
 from .outcome import Outcome, Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
 SOURCE_BASE = "source"
@@ -250,7 +250,23 @@ class Answer(NamedTuple):
     """The answer as the wire carries it, if it was packed before; not part of its value."""
 
 
-def select(patterns: Iterable[str], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+class Environment(Protocol):
+    """What :func:`select` needs of a mapping of variables."""
+
+    def get(self, name: str, /) -> str | None:
+        """The value; ``None`` if it is not set."""
+
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+
+    def __getitem__(self, name: str, /) -> str:
+        """The value; raises :class:`KeyError`."""
+
+    def items(self) -> Iterable[tuple[str, str]]:
+        """Names and values."""
+
+
+def select(patterns: Iterable[str], env: Environment) -> tuple[tuple[str, str], ...]:
     """The variables of ``env`` that the patterns name (``fnmatch`` forms), sorted by name.
 
     Here, because client and daemon must choose alike.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ptocache.client import Client
     from ptocache.result import Result
 
-EXAMPLES = int(os.environ.get("PTOCACHE_MACHINE_EXAMPLES", "14"))
+EXAMPLES = int(os.environ.get("PTOCACHE_MACHINE_EXAMPLES", "18"))
 STEPS = int(os.environ.get("PTOCACHE_MACHINE_STEPS", "24"))
 SETTLE_NS = int(os.environ.get("PTOCACHE_MACHINE_SETTLE_NS", "30000000"))
 """Quiet time after which the daemon under test trusts a stamp: short, so that both cases occur."""
@@ -51,6 +51,8 @@ HITS = (Outcome.MEMORY_HIT, Outcome.DISK_HIT)
 HOW = st.sampled_from(("replace", "in place", "backdated"))
 NUMBER = st.integers(0, 9)
 ASK = st.booleans()
+MODE = st.sampled_from(("use", "refresh", "read-only"))
+DRY_RUN = st.sampled_from((False, False, True))
 _BOOT = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; import ptocache.signature; "
     "ptocache.signature.SETTLE_NS = {settle}; from ptocache.daemon import main; main()"
@@ -123,7 +125,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.level = "-O0"
         self.define: tuple[str, ...] = ()
         self.searched: dict[str, tuple[str, ...]] = {}
-        self.epoch = ""
+        self.epoch = tree.EPOCHS[1]
         self.library_options: tuple[str, ...] = ()
         self.prefix = ""
         self.output = "object"
@@ -137,7 +139,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @initialize(
         kind=st.sampled_from(tree.SOURCE_KINDS), directories=st.sampled_from(tree.DIRECTORIES),
-        headers=st.lists(st.sampled_from(tree.HEADER_KINDS), min_size=3, max_size=3),
+        headers=st.lists(st.sampled_from(tree.KEPT_KINDS), min_size=3, max_size=3),
         searched=st.sampled_from(tree.SEARCHED), extra=st.sampled_from(tree.EXTRAS),
         name=st.sampled_from(tree.SOURCE_NAMES),
     )  # fmt: skip
@@ -235,10 +237,11 @@ class CacheMachine(RuleBasedStateMachine):
 
     def _shadow(self, data: st.DataObject, number: int, keep: bool) -> None:
         """Put headers where others of their name might be found from now on."""
+        if self._expected().exit_code:
+            self._repair()
         self._request()
         spot = data.draw(st.sampled_from(self._read_headers()))
-        places = self._shadows(spot)
-        for shadow in data.draw(st.permutations(places))[:3]:
+        for shadow in data.draw(st.permutations(self._shadows(spot)))[:8]:
             self._write(shadow, tree.header(shadow, "plain", number))
             self._request()
             if not keep:
@@ -347,33 +350,36 @@ class CacheMachine(RuleBasedStateMachine):
             self._check_counts()
         self._request()
 
-    @rule(dry_run=st.booleans(), size=st.sampled_from((0, 1 << 30)))
-    def collect(self, dry_run: bool, size: int) -> None:
+    @rule(dry_run=DRY_RUN, size=st.sampled_from((0, 0, 1 << 30)), before=MODE, after=MODE)
+    def collect(self, dry_run: bool, size: int, before: str, after: str) -> None:
+        self._request(before)
         found = self.rig.client.call("gc", max_size=size, dry_run=dry_run)
         if size == 0:
             assert found["remaining"] == 0
             if not dry_run:
                 self.stored.clear()
                 assert self.rig.client.stats()["store"]["bytes"] == 0
+        self._request(after)
 
     @rule(
-        dry_run=st.booleans(), selection=st.sampled_from(("all", "kernel", "other kernel", "key"))
-    )
-    def invalidate(self, dry_run: bool, selection: str) -> None:
-        before = self.rig.client.stats()["store"]["entries"]
+        dry_run=DRY_RUN, what=st.sampled_from(("all", "kernel", "nobody", "key")), before=MODE,
+        after=MODE,
+    )  # fmt: skip
+    def invalidate(self, dry_run: bool, what: str, before: str, after: str) -> None:
+        self._request(before)
+        entries = self.rig.client.stats()["store"]["entries"]
         selections: dict[str, dict[str, Any]] = {
             "all": {"all": True},
             "kernel": {"kernel": "k"},
-            "other kernel": {"kernel": "nobody"},
+            "nobody": {"kernel": "nobody"},
             "key": {"keys": ["0" * 64]},
         }
-        removed = self.rig.client.call("invalidate", dry_run=dry_run, **selections[selection])[
-            "entries"
-        ]
-        everything = selection in ("all", "kernel")
-        assert removed == (before if everything else 0)
+        found = self.rig.client.call("invalidate", dry_run=dry_run, **selections[what])
+        everything = what in ("all", "kernel")
+        assert found["entries"] == (entries if everything else 0)
         if everything and not dry_run:
             self.stored.clear()
+        self._request(after)
 
     # --- requests
 
@@ -409,17 +415,20 @@ class CacheMachine(RuleBasedStateMachine):
         self, data: st.DataObject, when: str, number: int, remove: bool
     ) -> None:
         """A header changes while the compiler runs: the answer is one of the two, and no entry lies."""
-        spot = data.draw(st.sampled_from(tree.SPOTS))
         if self._tells_time():
             return
         old = self._expected()
+        if old.exit_code or not self._headers():
+            return
+        read = data.draw(st.sampled_from(self._read_headers()))
+        spot = data.draw(st.sampled_from([read, *self._shadows(read)]))
         text = tree.header(spot, "plain", number)
         staged = self.rig.hooks / "staged"
         staged.write_bytes(text)
         remove = remove and spot in self.files
         action = "rm -f" if remove else f'mkdir -p "$(dirname "{self.base}/{spot}")"; mv "{staged}"'
         (self.rig.hooks / when).write_text(f'{action} "{self.base}/{spot}"\n')
-        result = self._send(self._asked(), "use")
+        result = self._send(self._asked(), "refresh")
         if (self.rig.hooks / when).exists():
             (self.rig.hooks / when).unlink()
         elif remove:
@@ -455,6 +464,15 @@ class CacheMachine(RuleBasedStateMachine):
         names = {spot.partition("/")[2], os.path.basename(spot)}
         found = {f"{folder}/{name}" for folder in folders for name in names}
         return sorted(found & set(tree.SPOTS) - set(self.files))
+
+    def _repair(self) -> None:
+        """Make it compile again."""
+        self.directories = tree.DIRECTORIES[0]
+        for folder in ("inc", "sys"):
+            for name in tree.NAMES:
+                self._write(f"{folder}/{name}", tree.header(f"{folder}/{name}", "plain", 1))
+        if self._expected().exit_code:
+            self.source_kind = "nested angle"
 
     def _write(self, spot: str, data: bytes, how: str = "replace") -> None:
         if (self.base / spot).is_symlink():

@@ -31,6 +31,10 @@ HEADER_KINDS = (
     "error", "macro quote", "macro angle", "comment", "digraph", "spliced", "computed has", "clock",
     "std",
 )  # fmt: skip
+KEPT_KINDS = tuple(
+    kind for kind in HEADER_KINDS if kind not in ("error", "up", "next", "computed has", "clock")
+)
+"""Those with which most sources compile and are stored."""
 _BODIES = {
     "plain": "",
     "quote": '#include "b.h"',
