@@ -31,6 +31,9 @@ TOKENS = (*_WORDS, _ASSEMBLER_INCLUDE, _COMPUTED_TEST, _COMPUTED_INCLUDE, _NEXT)
 a computed test has no known place; a computed include has the places beside its file and in the
 search path, and ``#include_next`` those behind its file, which :func:`absent_places` names."""
 
+BELOW_LIMIT = 2000
+"""Most entries that are looked at for an include whose name a macro built."""
+
 EMPTY_SCAN = Scan((), (), frozenset())
 
 _INCLUDE = re.compile(
@@ -205,15 +208,18 @@ def companions(
 
     An input lies in a private directory while it is compiled, and "beside it" is where a compiler looks
     first. A search option for its own directory would not do: that holds for the quoted includes of every
-    other header as well. Names may begin with ``..``.
+    other header as well. Names may begin with ``..``. A name that a macro built may lead to any file
+    below that directory (at most :data:`BELOW_LIMIT` of them are found).
     """
     found: dict[str, str] = {}
+    computing: dict[str, str] = {}
     waiting = [(name, os.path.join(source_dir, name), seen) for name, seen in inputs.items()]
     while waiting:
         name, origin, seen = waiting.pop()
         operands = list(seen.quoted)
         if _COMPUTED_INCLUDE in seen.tokens:
             operands += entries_of(os.path.dirname(origin))
+            computing[os.path.dirname(name)] = os.path.dirname(origin)
         for operand in operands:
             if os.path.isabs(operand):
                 continue
@@ -223,7 +229,31 @@ def companions(
                 continue
             found[inside] = place
             waiting.append((inside, place, scan_of(place)))
+    for inside, place in _below(computing, exists, entries_of):
+        if inside not in inputs:
+            found.setdefault(inside, place)
     return found
+
+
+def _below(
+    roots: Mapping[str, str],
+    exists: Callable[[str], bool],
+    entries_of: Callable[[str], Iterable[str]],
+) -> Iterable[tuple[str, str]]:
+    """The files below the folders of ``roots`` (inside → origin), the nearest first."""
+    folders = list(roots.items())
+    looked_at = 0
+    for inside, origin in folders:
+        for entry in entries_of(origin):
+            looked_at += 1
+            if looked_at > BELOW_LIMIT:
+                return
+            place = os.path.join(origin, entry)
+            name = os.path.normpath(os.path.join(inside, entry))
+            if exists(place):
+                yield name, place
+            elif not entry.startswith("."):
+                folders.append((name, place))
 
 
 def _behind(path: str, chain: tuple[str, ...], beside: bool) -> Iterable[tuple[str, ...]]:

@@ -1,7 +1,8 @@
 """A state machine against a real daemon: whatever is edited, replaced, killed or removed, each answer is
 what the compiler says without a cache, and what did not change is a hit.
 
-``PTOCACHE_MACHINE_EXAMPLES`` and ``PTOCACHE_MACHINE_STEPS`` enlarge the budget (``make soak``).
+``PTOCACHE_MACHINE_EXAMPLES`` and ``PTOCACHE_MACHINE_STEPS`` enlarge the budget (``make soak``);
+``PTOCACHE_MACHINE_SHRINK=0`` shows a failure as it was found.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = int(os.environ.get("PTOCACHE_MACHINE_EXAMPLES", "18"))
 STEPS = int(os.environ.get("PTOCACHE_MACHINE_STEPS", "24"))
+SHRINK = os.environ.get("PTOCACHE_MACHINE_SHRINK", "1") == "1"
+"""A hunt for several faults at once is shorter without it."""
 SETTLE_NS = int(os.environ.get("PTOCACHE_MACHINE_SETTLE_NS", "30000000"))
 """Quiet time after which the daemon under test trusts a stamp: short, so that both cases occur."""
 
@@ -686,7 +689,7 @@ def test_every_answer_is_the_compilers_own_and_what_did_not_change_is_a_hit(rig:
             stateful_step_count=STEPS,
             deadline=None,
             database=None,
-            phases=[Phase.generate] if os.environ.get("NOSHRINK") else list(Phase),
+            phases=list(Phase) if SHRINK else [Phase.generate],
             suppress_health_check=list(HealthCheck),
         ),
     )

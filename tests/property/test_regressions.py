@@ -226,6 +226,37 @@ def test_checkouts_that_nothing_names_share_an_entry(world: World) -> None:
     assert world.ask(text, "-g", source_dir="other") is Outcome.MEMORY_HIT
 
 
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ('#define M "sub/x.h"\n#include M\n', ()),
+        ("#include PICK\n", ('-DPICK="sub/x.h"',)),
+        ("#define S(x) #x\n#define T(x) S(x)\n#include T(sub/x.h)\n", ()),
+    ],
+)
+def test_a_name_that_a_macro_built_may_lead_below_the_source(
+    world: World, text: str, options: tuple[str, ...]
+) -> None:
+    world.write("src/sub/x.h", '#include "../y.h"\n')
+    world.write("src/y.h", "int y = 1;\n")
+    assert world.ask(text, *options) is Outcome.MISS
+    assert world.ask(text, *options) is Outcome.MEMORY_HIT
+    world.write("src/y.h", "int y = 2;\n")
+    assert world.ask(text, *options) is Outcome.MISS
+
+
+@pytest.mark.parametrize("up", ["../inc", "../../inc", "../../../../../inc"])
+def test_headers_far_above_the_source_are_found_as_without_a_cache(world: World, up: str) -> None:
+    source_dir = "p/q/r/s/t/src"
+    place = os.path.normpath(f"{source_dir}/{up}")
+    world.write(f"{place}/a.h", '#include "b.h"\nconst char *name = __FILE__;\n')
+    world.write(f"{place}/b.h", "int b = 1;\n")
+    ask = (f'#include "{up}/a.h"\n', "-g")
+    assert world.ask(*ask, source_dir=source_dir) is Outcome.MISS
+    world.write(f"{place}/b.h", "int b = 2;\n")
+    assert world.ask(*ask, source_dir=source_dir) is Outcome.MISS
+
+
 @pytest.mark.parametrize("name", ["x\u3000y.h", "x\u00a0y.h", "x\u2028y.h", "x\\\\y.h", "x y#$.h"])
 def test_headers_with_odd_names_are_kept_and_watched(world: World, name: str) -> None:
     world.write(f"src/{name}", "int a = 1;\n")

@@ -61,7 +61,7 @@ _BODIES = {
 SOURCE_NAMES = ("k.c", "k.c", "k.c", "sub/k.c", "k.cpp")
 SOURCE_KINDS = (
     "nothing", "quote", "angle", "both", "nested", "nested angle", "has", "has angle", "macro quote",
-    "macro angle", "macro after angle", "option", "warning", "error", "file", "up", "clock",
+    "macro angle", "macro deep", "macro after angle", "option", "warning", "error", "file", "up", "clock",
     "computed has", "large", "std", "absolute",
 )  # fmt: skip
 _SOURCES = {
@@ -75,6 +75,7 @@ _SOURCES = {
     "has angle": "#if __has_include(<opt.h>)\nint has_opt = 1;\n#endif",
     "macro quote": '#define M "a.h"\n#include M',
     "macro angle": "#define M <a.h>\n#include M",
+    "macro deep": '#define M "sub/n.h"\n#include M',
     "macro after angle": '#include <b.h>\n#define M "b.h"\n#include M',
     "option": "#ifdef PICK\n#include PICK\n#endif",
     "warning": '#include "a.h"\nint f{n}(void) {{ int unused; return 1; }}',
