@@ -39,6 +39,7 @@ class Connection:
         """Raises :class:`OSError` if nobody answers, :class:`~ptocache.errors.WireError` if somebody
         else does."""
         self._reader = wire.Reader()
+        self._buffer = memoryview(bytearray(_READ_BYTES))
         self._fds: list[Descriptor] = []
         self.variables: dict[str, list[str]] = {}
         paths.verify_socket_directory(path)
@@ -143,13 +144,13 @@ class Connection:
 
     def _pull(self) -> None:
         """Take in what arrives next."""
-        data, ancillary, flags, _ = self._socket.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
+        count, ancillary, flags, _ = self._socket.recvmsg_into([self._buffer], _ANCILLARY_BYTES)
         self._take_descriptors(ancillary)
-        if not data:
+        if not count:
             raise DaemonUnavailableError("the daemon closed the connection")
         if flags & socket.MSG_CTRUNC:
             raise FrameError("descriptors were lost: this process has no room for more")
-        self._reader.feed(data)
+        self._reader.feed(self._buffer[:count])
 
     def _take_descriptors(self, ancillary: list[tuple[int, int, bytes]]) -> None:
         for level, kind, data in ancillary:

@@ -71,7 +71,7 @@ class Installation(NamedTuple):
     absent: tuple[str, ...] = ()
     """Paths whose appearance would change what was found (earlier places of the search)."""
     directories: tuple[str, ...] = ()
-    """Directories whose content decides what the tool itself would find."""
+    """Directories, there or not yet, whose content decides what the tool itself would find."""
     facts: Mapping[str, Any] = {}
     """What the tools said when asked; all of it is part of the identity. Text, lists and maps."""
     local: Mapping[str, Any] = {}

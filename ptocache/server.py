@@ -77,6 +77,8 @@ class Server:
         self._requests: dict[bytes, wire.Request] = {}
         self._loop = asyncio.get_running_loop()
         self._stopping = False
+        # One for all connections: a buffer of its own for every read costs more than the read.
+        self.buffer = memoryview(bytearray(READ_BYTES))
         self.last_activity_s = time.monotonic()
 
     def start(self) -> None:
@@ -394,20 +396,20 @@ class _Connection:
     def _read(self) -> None:
         for _ in range(READS_PER_TURN):
             try:
-                data = self._peer.recv(READ_BYTES)
+                count = self._peer.recv_into(self._server.buffer)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
                 self.close()
                 return
-            if not data:
+            if not count:
                 self.close()
                 return
             self.moved_s = time.monotonic()
-            self._reader.feed(data)
+            self._reader.feed(self._server.buffer[:count])
             if not self._take():
                 return
-            if len(data) < READ_BYTES:
+            if count < READ_BYTES:
                 return
 
     def _take(self) -> bool:

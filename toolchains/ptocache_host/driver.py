@@ -70,6 +70,7 @@ def locate(
     absent: list[str] = []
     facts: dict[str, Any] = {}
     local: dict[str, Any] = {}
+    directories: set[str] = set()
     banner = uncertain = ""
     for language in languages:
         found = find(language, env)
@@ -85,17 +86,17 @@ def locate(
         own_banner = front.pop("banner")
         banner = banner or own_banner
         # A folder of the compiler's own search that is not there yet may be there tomorrow.
-        absent += front.pop("missing_dirs")
+        directories.update(front.pop("missing_dirs"))
         facts[language] = {**front, "prefix": list(found.prefix)}
         local[language] = {"native": _native(driver, language, probe)}
         programs = (_FRONT_ENDS[language], "as", *(_LINK_PROGRAMS if link else ()))
         for program in programs:
-            _add_program(files, absent, driver, program, probe)
+            _add_program(files, directories, driver, program, probe)
         if link:
             facts[language]["linker"] = _describe_linker(driver, files, probe)
     for file in list(files.values()):
         _add_libraries(files, file, probe)
-    directories = {os.path.dirname(file.path) for file in files.values() if file.principal}
+    directories.update(os.path.dirname(file.path) for file in files.values() if file.principal)
     return Installation(
         banner=banner,
         files=tuple(files.values()),
@@ -186,7 +187,7 @@ def _is_target_word(word: str, words: list[str]) -> bool:
 
 def _add_program(
     files: dict[str, ToolFile],
-    absent: list[str],
+    directories: set[str],
     driver: tuple[str, ...],
     program: str,
     probe: Probe,
@@ -199,7 +200,8 @@ def _add_program(
             # The link-time optimiser only runs for jobs that ask for it; its own checks are enough.
             files[program] = ToolFile(program, path, not program.startswith("lto"))
             return
-        absent.append(path)
+        # Earlier places of our own search path: watched, and looked at around each compile.
+        directories.add(os.path.dirname(path))
 
 
 def _describe_linker(
