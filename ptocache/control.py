@@ -80,6 +80,7 @@ class Controls:
             "connections": daemon.server.connections,
             "under_way": daemon.server.under_way,
             "compiling": daemon.service.compiling,
+            "waiting": daemon.service.waiting,
             "jobs": daemon.settings["compile.jobs"],
             "mode": daemon.settings["request.mode"],
             "toolchains": [

@@ -58,5 +58,9 @@ class InFlight(Generic[K, M]):
         """How many take part in the build of ``key``, its leader included."""
         return len(self._flights.get(key, ()))
 
+    def waiting(self) -> int:
+        """How many take part in builds, over all keys."""
+        return sum(len(members) for members in self._flights.values())
+
     def __len__(self) -> int:
         return len(self._flights)

@@ -482,6 +482,11 @@ class Service:
         """Compiles running or waiting for a slot."""
         return len(self._running)
 
+    @property
+    def waiting(self) -> int:
+        """Requests that lead a compile or wait for one."""
+        return self._flights.waiting()
+
     def forget_failures(self) -> None:
         """Drop remembered failures (an ``invalidate``)."""
         self._negative.clear()

@@ -331,7 +331,9 @@ def test_one_client_serves_many_threads(served: DaemonProcess) -> None:
     assert errors == []
     assert sum(outcomes.values()) == 400
     assert outcomes[Outcome.MISS] == len(sources)
-    assert set(outcomes) <= {Outcome.MISS, Outcome.JOINED, Outcome.MEMORY_HIT}
+    # A disk hit: published by another between a look into memory and a look at the disk.
+    allowed = {Outcome.MISS, Outcome.JOINED, Outcome.MEMORY_HIT, Outcome.DISK_HIT}
+    assert set(outcomes) <= allowed
     assert all(len(digests) == 1 for digests in seen.values())
     assert len(set.union(*seen.values())) == len(sources)
 

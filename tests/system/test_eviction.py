@@ -381,7 +381,7 @@ def test_waiters_of_an_invalidated_compile_compile_anew(
         ]
 
         def invalidate() -> None:
-            wait_for(lambda: other.call("status")["under_way"] == 4, "all to wait")
+            wait_for(lambda: other.call("status")["waiting"] == 3, "all to wait")
             wait_for(gate.arrivals, "the compile to begin")
             other.call("invalidate", all=True)
             gate.open()

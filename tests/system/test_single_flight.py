@@ -77,12 +77,11 @@ def ask(client: Client, compiler: LoggingCompiler, source: str = SOURCE, **more:
 
 
 def waiting(daemon: DaemonProcess, count: int) -> None:
-    """Wait until the daemon works on that many requests."""
+    """Wait until that many requests lead a compile or wait for one."""
     with daemon.client() as client:
         wait_for(
-            # The question itself is one of them.
-            lambda: client.call("status")["under_way"] == count + 1,
-            f"{count} requests under way",
+            lambda: client.call("status")["waiting"] == count,
+            f"{count} requests in flight",
         )
 
 

@@ -91,3 +91,13 @@ def test_a_member_named_by_something_false_leads_as_well() -> None:
     flights.enter("k", 1)
     assert flights.leader("k") == 0
     assert flights.leave("k", 0) == 1
+
+
+def test_waiting_counts_everybody_over_all_flights() -> None:
+    flights: InFlight[str, int] = InFlight()
+    assert flights.waiting() == 0
+    for key, member in (("a", 1), ("a", 2), ("b", 3)):
+        flights.enter(key, member)
+    assert flights.waiting() == 3
+    flights.land("a")
+    assert flights.waiting() == 1
