@@ -192,7 +192,10 @@ def absent_places(
     for path in opened:
         # A name that a macro built may lead to a file that was also found in another way.
         if computing or path not in explained:
-            _explain_by_place(path, tuple(computing), chain, exists, absent)
+            for place in _earlier_places(path, tuple(computing), chain):
+                # One that exists was passed over, or has come since: whoever asks for it will see.
+                if place not in known:
+                    (present if exists(place) else absent)[place] = None
     return tuple(absent), tuple(present)
 
 
@@ -267,21 +270,12 @@ def _behind(path: str, chain: tuple[str, ...], beside: bool) -> Iterable[tuple[s
             yield chain[index + 1 :]
 
 
-def _explain_by_place(
-    path: str,
-    computing: tuple[str, ...],
-    chain: tuple[str, ...],
-    exists: Callable[[str], bool],
-    absent: dict[str, None],
-) -> None:
+def _earlier_places(path: str, computing: tuple[str, ...], chain: tuple[str, ...]) -> Iterable[str]:
     """For a header whose name a macro built: every earlier directory in which it might have stood,
     those beside the files that build names (``computing``) included."""
     earlier = list(computing)
     for directory in chain:
         prefix = directory.rstrip("/") + "/"
         if path.startswith(prefix):
-            for other in earlier:
-                place = os.path.join(other, path[len(prefix) :])
-                if not exists(place):
-                    absent[place] = None
+            yield from (os.path.join(other, path[len(prefix) :]) for other in earlier)
         earlier.append(directory)

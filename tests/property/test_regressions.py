@@ -11,11 +11,11 @@ import pytest
 
 from ptocache.errors import BadRequestError
 from ptocache.outcome import Outcome, Reason
-from tests.harness import DaemonProcess
+from tests.harness import DaemonProcess, LoggingCompiler
 from tests.property.oracle import Compile, compile_directly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ptocache.client import Client
     from ptocache.result import Result
@@ -224,6 +224,45 @@ def test_checkouts_that_nothing_names_share_an_entry(world: World) -> None:
     text = '#include "a.h"\n'
     assert world.ask(text, "-g", source_dir="src") is Outcome.MISS
     assert world.ask(text, "-g", source_dir="other") is Outcome.MEMORY_HIT
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "late"),
+    [
+        ('#define M "b.h"\n#include M\n', ("-I", "@/inc"), "src/b.h"),
+        ('#include "b.h"\n', ("-I", "@/inc"), "src/b.h"),
+        ("#include <b.h>\n", ("-I", "@/one", "-I", "@/inc"), "one/b.h"),
+        ("", ("-L", "@/one", "-L", "@/inc", "-lq"), "one/libq.a"),
+    ],
+)
+def test_what_comes_between_the_look_of_the_compiler_and_ours_makes_no_entry(
+    make_daemon: Callable[..., DaemonProcess], tmp_path: Path, text: str, options: tuple[str, ...],
+    late: str,
+) -> None:  # fmt: skip
+    world = Path(os.path.realpath(tmp_path)) / "world"
+    for folder in ("src", "one", "inc", "late"):
+        (world / folder).mkdir(parents=True)
+    (world / "inc/b.h").write_text("int b = 1;\n")
+    (world / "inc/libq.a").write_text("q_symbol = 1;\n")
+    new = "q_symbol = 2;\n" if late.endswith(".a") else "int b = 2;\n"
+    (world / "late/staged").write_text(new)
+    move = f'[ ! -e "{world}/late/staged" ] || mv "{world}/late/staged" "{world}/{late}"'
+    step = "-shared" if late.endswith(".a") else "-MD"
+    after = f'case " $* " in *" -o "*) case " $* " in *" {step} "*) {move} ;; esac ;; esac'
+    compiler = LoggingCompiler(tmp_path / "logging", after=after)
+    daemon = make_daemon(trust_scripts=compiler.trust).start()
+    words = [word.replace("@", str(world)) for word in options]
+    with daemon.client() as client:
+        first, second, third = (
+            client.compile(
+                "host", {"k.c": text}, options=words, source_dir=world / "src", env=compiler.env
+            )
+            for _ in range(3)
+        )
+    assert (first.outcome, first.reason) == (Outcome.BYPASS, Reason.INPUT_CHANGED)
+    assert second.outcome is Outcome.MISS
+    assert third.outcome is Outcome.MEMORY_HIT
+    assert bytes(second.outputs["shared"].buffer) != bytes(first.outputs["shared"].buffer)
 
 
 @pytest.mark.parametrize(

@@ -197,9 +197,9 @@ class HostToolchain:
             # Objects of the steps before have relative names, and are no inputs.
             libraries = tuple(path for path in listed if os.path.isabs(path))
             opened.update(dict.fromkeys(libraries))
-            absent.update(
-                dict.fromkeys(_earlier_libraries(job, options, installation, libraries, files))
-            )
+            for path in _earlier_libraries(job, options, installation, libraries):
+                # One that exists was passed over, or has come since: whoever asks for it will see.
+                (opened if files.exists(path) else absent)[path] = None
         headers = [path for path in opened if place.of(path) is not None and not _is_library(path)]
         bypass, detail = _judge_headers(job, headers, place)
         return Discovery(
@@ -385,7 +385,7 @@ def _judge_headers(job: Job, headers: Iterable[str], place: _Places) -> tuple[Re
 
 
 def _earlier_libraries(
-    job: Job, options: Options, installation: Installation, opened: tuple[str, ...], files: Files
+    job: Job, options: Options, installation: Installation, opened: tuple[str, ...]
 ) -> Iterable[str]:
     """Places that come before the libraries that were found."""
     own = _linker(installation).get("library_dirs", [])
@@ -400,8 +400,6 @@ def _earlier_libraries(
             places = [os.path.join(directory, f"lib{name}{suffix}") for suffix in (".so", ".a")]
             hit = next((place for place in places if place in known), None)
             if hit is not None:
-                yield from (
-                    p for p in (*earlier, *places[: places.index(hit)]) if not files.exists(p)
-                )
+                yield from (*earlier, *places[: places.index(hit)])
                 break
             earlier += places
