@@ -380,14 +380,19 @@ def _collect(
         if ended_fd >= 0:
             selector.register(ended_fd, selectors.EVENT_READ, None)
         try:
-            while process.poll() is None:
+            ended = False
+            while not ended:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     return False
                 wait = remaining if ended_fd >= 0 else min(remaining, _POLL_S)
                 for ready, _ in selector.select(wait):
-                    if ready.data is not None and not _drain(ready.fd, ready.data, once=True):
+                    if ready.fd == ended_fd:
+                        # Not waited for yet: until its group is ended, its number stays taken.
+                        ended = True
+                    elif not _drain(ready.fd, ready.data, once=True):
                         selector.unregister(ready.fd)
+                ended = ended or (ended_fd < 0 and process.poll() is not None)
             for stream, kept in ((process.stdout, stdout), (process.stderr, stderr)):
                 _drain(stream.fileno(), kept, once=False)
             return True
