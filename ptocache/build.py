@@ -89,14 +89,16 @@ def build(
         try:
             ran = run(steps, toolchain.collect(prepared), workspace, dict(job.env), limits, cancel)
         except ToolFailedError as error:
-            found = _discover(
-                toolchain, prepared, identity, error.depfiles, contents, workspace.work
+            found = toolchain.discover(
+                prepared, identity.installation, error.depfiles, contents, workspace.work
             )
             observed = observe(contents, found.present, found.absent, job.source_dir, started_ns)
             repeatable = error.complete and not (found.bypass or prepared.bypass or observed.moved)
             return Failed(error, observed.dependencies, repeatable)
         checked = validate(toolchain, prepared, ran.outputs)
-        found = _discover(toolchain, prepared, identity, ran.depfiles, contents, workspace.work)
+        found = toolchain.discover(
+            prepared, identity.installation, ran.depfiles, contents, workspace.work
+        )
         observed = observe(contents, found.present, found.absent, job.source_dir, started_ns)
         bypass, detail = _verdict(prepared, found, ran, observed.moved, workspace.root)
         return Built(
@@ -108,17 +110,6 @@ def build(
             bypass=bypass,
             detail=detail,
         )
-
-
-def _discover(
-    toolchain: Toolchain,
-    prepared: Prepared,
-    identity: Identity,
-    depfiles: Mapping[str, str],
-    contents: Contents,
-    workdir: str,
-) -> Discovery:
-    return toolchain.discover(prepared, identity.installation, depfiles, contents, workdir)
 
 
 def _verdict(

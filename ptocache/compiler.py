@@ -29,16 +29,20 @@ from .errors import (
 )
 from .guard import end_tools
 from .model import Log, Output
-from .toolchain import ProbeResult
+from .toolchain import COMPILE_PATH, ProbeResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from .model import Step
 
-PATH = "/usr/local/bin:/usr/bin:/bin"
-"""The search path of every compile: a constant, so that nobody's own PATH can count."""
-_CONSTANTS = {"PATH": PATH, "LANG": "C", "LC_ALL": "C", "HOME": "/nonexistent", "TZ": "UTC0"}
+_CONSTANTS = {
+    "PATH": COMPILE_PATH,
+    "LANG": "C",
+    "LC_ALL": "C",
+    "HOME": "/nonexistent",
+    "TZ": "UTC0",
+}
 _ADDR_NO_RANDOMIZE = 0x0040000
 _PERSONALITY_QUERY = 0xFFFFFFFF
 _GRACE_S = 2.0

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 GROUP = "ptocache.toolchains"
 """The entry-point group: ``name = module:object_or_class``."""
 
+COMPILE_PATH = "/usr/local/bin:/usr/bin:/bin"
+"""``PATH`` of every compile and probe: a constant, so that nobody's own can count."""
+
 _CHECKED = object()
 
 

@@ -21,7 +21,7 @@ import msgpack
 from .digest import Digest, is_sha256
 from .errors import BadRequestError, FrameError
 from .model import Answer, Artifact, Descriptor, Input, Job, Log
-from .outcome import OUTCOME_BY_LABEL, REASON_BY_LABEL, Outcome, Reason
+from .outcome import OUTCOME_BY_LABEL, REASON_BY_LABEL, Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -335,11 +335,6 @@ def parse_answer(message: Mapping[str, Any], fds: list[Descriptor]) -> Answer:
         )
     except (LookupError, ValueError, TypeError) as error:
         raise FrameError(f"an answer that cannot be read: {error!r}") from error
-
-
-def is_failure(answer: Answer) -> bool:
-    """True if the answer brings no outputs."""
-    return answer.outcome is Outcome.FAILURE
 
 
 def _is_count(value: object) -> bool:

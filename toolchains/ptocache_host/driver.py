@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ptocache.elf import is_elf, needed_libraries
 from ptocache.errors import ElfError, ToolNotFoundError
 from ptocache.model import Installation, ToolFile
+from ptocache.toolchain import COMPILE_PATH
 
 from .options import is_unseen
 
@@ -25,8 +26,6 @@ _FRONT_ENDS = {"c": "cc1", "c++": "cc1plus"}
 _LAUNCHERS = frozenset({"ccache", "sccache", "distcc", "icecc"})
 _PLUGINS = ("liblto_plugin.so",)
 _LINK_PROGRAMS = ("collect2", "ld", "lto-wrapper", "lto1")
-_COMPILE_PATH = "/usr/local/bin:/usr/bin:/bin"
-"""Where a driver finds what it calls by bare name: the compile environment's constant PATH."""
 
 
 class Found(NamedTuple):
@@ -195,7 +194,7 @@ def _add_program(
     if program in files:
         return
     answer = probe((*driver, f"-print-prog-name={program}")).stdout.strip()
-    for path in _places(answer, _COMPILE_PATH) if answer else ():
+    for path in _places(answer, COMPILE_PATH) if answer else ():
         if os.path.isfile(path) and os.access(path, os.X_OK):
             # The link-time optimiser only runs for jobs that ask for it; its own checks are enough.
             files[program] = ToolFile(program, path, not program.startswith("lto"))
