@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ptocache.errors import BadRequestError
-from ptocache_host.options import Options, parse
+from ptocache_cfamily.options import Options, parse
 
 CWD = "/work/here"
 
@@ -183,6 +183,7 @@ def test_an_option_at_the_end_without_its_operand_is_refused(word: str) -> None:
 
 UNSEEN = [
     ("@args",), ("-B/opt",), ("-specs=x",), ("--specs=x",), ("-wrapper",), ("-fplugin=x.so",),
+    ("-fpass-plugin=x.so",), ("-fxray-always-instrument=x",), ("-fembed-offload-object=x",),
     ("-fuse-ld=gold",), ("-fprofile-use=x",), ("-fprofile-generate",), ("--coverage",),
     ("-gsplit-dwarf",), ("-save-temps",), ("-fdump-tree-all",), ("-dM",), ("-Xlinker", "-Map=x"),
     ("-Xassembler", "-a"), ("-Xpreprocessor", "-DX"), ("-Xclang", "-x"), ("-Wp,-MD,x",),

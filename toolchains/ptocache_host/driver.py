@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ptocache.elf import is_elf, needed_libraries
-from ptocache.errors import ElfError, ToolNotFoundError
+from ptocache.errors import ToolNotFoundError
 from ptocache.model import Installation, ToolFile
 from ptocache.toolchain import COMPILE_PATH
-
-from .options import is_unseen
+from ptocache_cfamily.options import is_unseen
+from ptocache_cfamily.programs import is_program, loaded_libraries, on_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,7 @@ def find(language: str, env: Mapping[str, str]) -> Found:
     absent: list[str] = []
     for name in names:
         for place in _places(name, env.get("PATH", "")):
-            if os.path.isfile(place) and os.access(place, os.X_OK):
+            if is_program(place):
                 return Found(place, prefix, tuple(absent))
             absent.append(place)
     raise ToolNotFoundError(
@@ -124,9 +124,7 @@ def _places(name: str, path: str) -> list[str]:
         return [name]
     if "/" in name:
         return []
-    return [
-        os.path.join(folder, name) for folder in path.split(os.pathsep) if os.path.isabs(folder)
-    ]
+    return list(on_path(name, path))
 
 
 def _describe(driver: tuple[str, ...], language: str, probe: Probe) -> dict[str, Any]:
@@ -165,11 +163,21 @@ def _native(driver: tuple[str, ...], language: str, probe: Probe) -> str:
     answer = probe((*driver, option, "-###", "-x", language, "-c", "/dev/null"))
     if answer.exit_code != 0:
         return ""
-    for line in answer.stderr.splitlines():
+    lines = answer.stderr.split("\n")
+    for number, line in enumerate(lines):
         if "cc1" in line and "/dev/null" in line:
-            words = shlex.split(line)
+            words = _command_line(lines[number:])
             return " ".join(word for word in words if _is_target_word(word, words))
     return ""
+
+
+def _command_line(lines: list[str]) -> list[str]:
+    """The words of a command line, which goes on where a quotation does: the private directory that
+    it names may have a line's end in its path."""
+    for count in range(1, len(lines) + 1):
+        with contextlib.suppress(ValueError):
+            return shlex.split("\n".join(lines[:count]))
+    return []
 
 
 def _is_target_word(word: str, words: list[str]) -> bool:
@@ -195,7 +203,7 @@ def _add_program(
         return
     answer = probe((*driver, f"-print-prog-name={program}")).stdout.strip()
     for path in _places(answer, COMPILE_PATH) if answer else ():
-        if os.path.isfile(path) and os.access(path, os.X_OK):
+        if is_program(path):
             # The link-time optimiser only runs for jobs that ask for it; its own checks are enough.
             files[program] = ToolFile(program, path, not program.startswith("lto"))
             return
@@ -221,18 +229,6 @@ def _describe_linker(
 
 
 def _add_libraries(files: dict[str, ToolFile], tool: ToolFile, probe: Probe) -> None:
-    """The shared libraries that a program loads, as the dynamic loader itself resolves them."""
-    try:
-        with open(tool.path, "rb") as file:
-            data = file.read()
-        if not is_elf(data) or not needed_libraries(data).interpreter:
-            return
-    except (OSError, ElfError):
-        return
-    # The loader's documented way to list instead of run; only for programs that have a loader.
-    answer = probe((tool.path,), {"LD_TRACE_LOADED_OBJECTS": "1"})
-    for match in re.finditer(r"^\s*(?:\S+ => )?(/\S+) \(0x", answer.stdout, re.MULTILINE):
-        path = match.group(1)
+    for path in loaded_libraries(tool.path, probe):
         role = f"lib:{os.path.basename(path)}"
-        if role not in files and os.path.isfile(path):
-            files[role] = ToolFile(role, path, False)
+        files.setdefault(role, ToolFile(role, path, False))

@@ -7,25 +7,30 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ptocache import elf
 from ptocache.errors import BadRequestError, OutputRejectedError
-from ptocache.includes import SearchPath, absent_places, companions, parse_depfile
-from ptocache.model import (
-    ABSOLUTE_BASE,
-    SOURCE_BASE,
-    Discovery,
-    Installation,
-    Job,
-    Output,
-    Prepared,
-    Step,
-)
+from ptocache.includes import companions, parse_depfile
+from ptocache.model import Discovery, Installation, Job, Output, Prepared, Step
 from ptocache.outcome import Reason
+from ptocache.toolchain import BaseToolchain
+from ptocache_cfamily.discovery import (
+    EPOCH,
+    INCLUDE_VARIABLES,
+    Looked,
+    Places,
+    canonical_path_list,
+    discovery,
+    judge_sources,
+    looked_at,
+    path_list,
+    search_path,
+)
+from ptocache_cfamily.options import Options, parse
 
 from . import driver
-from .options import Options, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ptocache.includes import SearchPath
     from ptocache.toolchain import Files, Probe, Scan
 
 SHARED = "shared"
@@ -37,10 +42,7 @@ _LINK_STEP = "link"
 _LINK_DEPFILE = "link.d"
 _SHARED_FILE = "out.so"
 _DEFAULT_LIBRARIES = ("c", "gcc", "gcc_s", "m", "stdc++")
-_EPOCH = "SOURCE_DATE_EPOCH"
-_CLOCK_TOKENS = ("__DATE__", "__TIME__")
-_FILE_CLOCK_TOKEN = "__TIMESTAMP__"
-_UNSEEN_TOKENS = (".incbin", ".include", "computed __has_include")
+_PATH_LISTS = (*INCLUDE_VARIABLES, "LIBRARY_PATH")
 
 
 class _Source(NamedTuple):
@@ -56,13 +58,14 @@ class _Source(NamedTuple):
         return f"compile {self.name}"
 
 
-class HostToolchain:
+class HostToolchain(BaseToolchain):
     """C and C++ through ``$CC``/``$CXX`` or the first of cc, gcc, clang."""
 
     name = "host"
     version = "1"
-    ENV = (_EPOCH, "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
+    ENV = (EPOCH, *_PATH_LISTS)
     SEARCH = ("PATH", "CC", "CXX")
+    FLAVOURS = ("c", "c++", "c,link", "c++,link")
 
     def flavour(self, job: Job) -> str:
         """Languages, and whether a link is needed: a C object does not depend on g++ or ld."""
@@ -122,7 +125,7 @@ class HostToolchain:
             keyed,
             bypass,
             detail,
-            looked=options.paths or any(name != _EPOCH for name, _ in job.env),
+            looked=options.paths or any(name != EPOCH for name, _ in job.env),
         )
 
     def plan(
@@ -144,21 +147,7 @@ class HostToolchain:
 
     def judge_inputs(self, prepared: Prepared, scans: Mapping[str, Scan]) -> Prepared:
         """A source that tells the time, or reads what nobody lists, makes a bypass."""
-        if prepared.bypass:
-            return prepared
-        clock_set = dict(prepared.job.env).get(_EPOCH, "")
-        options = " ".join(prepared.job.options)
-        for name, found in scans.items():
-            for token in (*_CLOCK_TOKENS, _FILE_CLOCK_TOKEN):
-                # An input's own time stamp is made from the same variable.
-                if not clock_set and (token in found.tokens or token in options):
-                    return prepared._replace(bypass=Reason.TIME_MACRO, detail=f"{token} in {name}")
-            for token in _UNSEEN_TOKENS:
-                if token in found.tokens:
-                    return prepared._replace(
-                        bypass=Reason.UNSEEN_INPUT, detail=f"{token} in {name}"
-                    )
-        return prepared
+        return judge_sources(prepared, scans)
 
     def beside(
         self, prepared: Prepared, scans: Mapping[str, Scan], files: Files
@@ -180,34 +169,19 @@ class HostToolchain:
         """Headers, and the places where they might have been; libraries, and the same for them."""
         job = prepared.job
         options = parse(job.options, job.cwd)
-        place = _Places(job, workdir, files)
-        opened: dict[str, None] = {}
-        absent: dict[str, None] = {}
-        for source in _sources(job):
-            listed = parse_depfile(depfiles.get(source.step, ""))
-            read = [os.path.join(workdir, path) for path in (source.name, *listed)]
-            missing, met = absent_places(
-                dict.fromkeys(read), place.scan, place.exists,
-                _search_path(job, source, options, installation),
-            )  # fmt: skip
-            opened.update(dict.fromkeys((*read, *met)))
-            absent.update(dict.fromkeys(missing))
+        place = Places(job, workdir, files)
+        looked = [
+            looked_at(
+                source.name, depfiles.get(source.step, ""),
+                _search_path(job, source, options, installation), place, workdir,
+            )
+            for source in _sources(job)
+        ]  # fmt: skip
         if _LINK_STEP in depfiles:
-            listed = parse_depfile(depfiles[_LINK_STEP])
-            # Objects of the steps before have relative names, and are no inputs.
-            libraries = tuple(path for path in listed if os.path.isabs(path))
-            opened.update(dict.fromkeys(libraries))
-            for path in _earlier_libraries(job, options, installation, libraries):
-                # One that exists was passed over, or has come since: whoever asks for it will see.
-                (opened if files.exists(path) else absent)[path] = None
-        headers = [path for path in opened if place.of(path) is not None and not _is_library(path)]
-        bypass, detail = _judge_headers(job, headers, place)
-        return Discovery(
-            present=tuple(pair for path in opened if (pair := place.of(path)) is not None),
-            absent=tuple(pair for path in absent if (pair := place.of(path)) is not None),
-            bypass=bypass,
-            detail=detail,
-        )
+            looked.append(
+                _looked_by_linker(job, options, installation, depfiles[_LINK_STEP], files)
+            )
+        return discovery(job, looked, place)
 
     def validate(self, prepared: Prepared, outputs: tuple[Output, ...]) -> None:
         """An ELF of this machine, whole, with the symbols that were asked for."""
@@ -298,90 +272,32 @@ def _linker(installation: Installation) -> Mapping[str, object]:
 def _search_path(
     job: Job, source: _Source, options: Options, installation: Installation
 ) -> SearchPath:
-    env = dict(job.env)
     language_variable = "CPLUS_INCLUDE_PATH" if source.language == "c++" else "C_INCLUDE_PATH"
-    own = () if options.no_system else installation.facts[source.language]["include_dirs"]
-    system = (
-        *options.system, *_path_list(env.get(language_variable, "")), *own, *options.after,
-    )  # fmt: skip
-    # A directory that is also a system directory is searched among those only (GCC manual, -I).
-    late = {os.path.realpath(path) for path in system}
-    plain = (*options.angle, *_path_list(env.get("CPATH", "")))
-    first = [path for path in plain if os.path.realpath(path) not in late]
-    quote = [path for path in options.quote if os.path.realpath(path) not in late]
-    return SearchPath(tuple(quote), tuple(dict.fromkeys((*first, *system))))
-
-
-def _path_list(text: str) -> tuple[str, ...]:
-    return tuple(item for item in text.split(os.pathsep) if item)
+    own = installation.facts[source.language]["include_dirs"]
+    return search_path(options, dict(job.env), language_variable, own)
 
 
 def _canonical_env(env: tuple[tuple[str, str], ...], cwd: str) -> tuple[tuple[str, str], ...]:
-    """Path lists with canonical members; an empty or relative one counts from the caller's cwd."""
     found = []
     for name, value in env:
-        if name != _EPOCH and name in HostToolchain.ENV and value:
-            value = os.pathsep.join(
-                os.path.realpath(os.path.join(cwd or "/", item)) for item in value.split(os.pathsep)
-            )
+        if name in _PATH_LISTS and value:
+            value = canonical_path_list(value, cwd)
         if name in HostToolchain.ENV and value:
             found.append((name, value))
     return tuple(found)
 
 
-class _Places:
-    """Where files lie: a relative name that a compiler used means an input, in the private directory,
-    or a file in the source's own one."""
-
-    def __init__(self, job: Job, workdir: str, files: Files) -> None:
-        self._inside = workdir.rstrip("/") + "/"
-        self._inputs = {item.name for item in job.inputs}
-        self._source_dir = job.source_dir
-        self._files = files
-
-    def of(self, path: str) -> tuple[str, str] | None:
-        """(base, path) of a dependency; ``None`` for an input, and for what can be nowhere else."""
-        if not path.startswith(self._inside):
-            return ABSOLUTE_BASE, path
-        name = path[len(self._inside) :]
-        if os.path.normpath(name) in self._inputs or not self._source_dir:
-            return None
-        return SOURCE_BASE, name
-
-    def real(self, path: str) -> str:
-        """The file behind a path as the compiler spelled it."""
-        found = self.of(path)
-        if found is None or found[0] == ABSOLUTE_BASE:
-            return path
-        return os.path.join(self._source_dir, found[1])
-
-    def scan(self, path: str) -> Scan:
-        """What the file behind a path includes."""
-        return self._files.scan(self.real(path))
-
-    def exists(self, path: str) -> bool:
-        """True if there is a file behind a path."""
-        return self._files.exists(self.real(path))
-
-
-def _is_library(path: str) -> bool:
-    return path.endswith((".so", ".a", ".o")) or ".so." in path
-
-
-def _judge_headers(job: Job, headers: Iterable[str], place: _Places) -> tuple[Reason, str]:
-    clock_set = dict(job.env).get(_EPOCH, "")
-    for spelled in headers:
-        tokens, path = place.scan(spelled).tokens, place.real(spelled)
-        for token in _CLOCK_TOKENS:
-            if token in tokens and not clock_set:
-                return Reason.TIME_MACRO, f"{token} in {path}"
-        if _FILE_CLOCK_TOKEN in tokens:
-            # A header's own time stamp is not content, and no variable sets it.
-            return Reason.TIME_MACRO, f"{_FILE_CLOCK_TOKEN} in {path}"
-        for token in _UNSEEN_TOKENS:
-            if token in tokens:
-                return Reason.UNSEEN_INPUT, f"{token} in {path}"
-    return Reason.NONE, ""
+def _looked_by_linker(
+    job: Job, options: Options, installation: Installation, depfile: str, files: Files
+) -> Looked:
+    # Objects of the steps before have relative names, and are no inputs.
+    libraries = tuple(path for path in parse_depfile(depfile) if os.path.isabs(path))
+    opened = dict.fromkeys(libraries)
+    absent: dict[str, None] = {}
+    for path in _earlier_libraries(job, options, installation, libraries):
+        # One that exists was passed over, or has come since: whoever asks for it will see.
+        (opened if files.exists(path) else absent)[path] = None
+    return Looked(tuple(opened), tuple(absent))
 
 
 def _earlier_libraries(
@@ -391,7 +307,7 @@ def _earlier_libraries(
     own = _linker(installation).get("library_dirs", [])
     assert isinstance(own, list)
     directories = (
-        *options.library_dirs, *_path_list(dict(job.env).get("LIBRARY_PATH", "")), *own,
+        *options.library_dirs, *path_list(dict(job.env).get("LIBRARY_PATH", "")), *own,
     )  # fmt: skip
     known = set(opened)
     for name in dict.fromkeys((*options.names, *_DEFAULT_LIBRARIES)):

@@ -15,7 +15,7 @@ from ptocache.errors import BadRequestError
 _DIRECTORIES = ("-iquote", "-isystem", "-idirafter", "-I", "-L")
 _FILES = ("-include", "-imacros")
 _TEXTS = ("-D", "-U", "-l", "-x")
-_SEPARATE_TEXTS = ("--param", "-Xlinker", "-Xassembler", "-Xpreprocessor", "-Xclang", "-u", "-z")
+SEPARATE_TEXTS = ("--param", "-Xlinker", "-Xassembler", "-Xpreprocessor", "-Xclang", "-u", "-z")
 
 # What ptocache decides itself, or what gives no artifact at all.
 _REFUSED = frozenset(
@@ -27,7 +27,8 @@ _DROPPED = frozenset({"-pipe"})
 # Options that bring in files or programs which no dependency file lists, or print what differs from
 # run to run (patterns as in fnmatch).
 _UNSEEN = (
-    "@*", "-B*", "-specs=*", "--specs=*", "-wrapper", "-fplugin*", "-fuse-ld=*", "--ld-path=*",
+    "@*", "-B*", "-specs=*", "--specs=*", "-wrapper", "-fplugin*", "-fpass-plugin*",
+    "-fxray-*=*", "-fembed-offload-object*", "-fuse-ld=*", "--ld-path=*",
     "-fprofile*", "-fauto-profile*", "-fbranch-probabilities", "--coverage", "-coverage",
     "-ftest-coverage", "-gsplit-dwarf*", "-save-temps*", "-fdump-*", "-d*", "-fmodule*", "-fmodules*",
     "-Xlinker", "-Xassembler", "-Xpreprocessor", "-Xclang", "-Wp,*", "-Wa,*", "-T*", "--sysroot*",
@@ -45,7 +46,7 @@ _LINKER_WORDS = frozenset(
      "Bdynamic", "export-dynamic", "strip-all", "strip-debug", "start-group", "end-group",
      "whole-archive", "no-whole-archive", "exclude-libs", "enable-new-dtags", "disable-new-dtags",
      "icf", "relax", "no-relax", "allow-shlib-undefined", "no-allow-shlib-undefined", "sort-common",
-     "defsym", "unresolved-symbols", "eh-frame-hdr", "no-eh-frame-hdr", "entry", "init", "fini"}
+     "defsym", "unresolved-symbols", "mmap-output-file", "no-mmap-output-file", "eh-frame-hdr", "no-eh-frame-hdr", "entry", "init", "fini"}
 )  # fmt: skip
 # Long spellings that change the output by their text alone. Every other one may stand for an option
 # with a path or for an action: --include-directory=, --output=, --preprocess …
@@ -57,6 +58,22 @@ _LINK_ONLY = frozenset(
     {"-nostdlib", "-nodefaultlibs", "-nostartfiles", "-nolibc", "-rdynamic", "-s", "-static",
      "-static-libgcc", "-shared-libgcc", "-static-libstdc++", "-symbolic", "-no-pie", "-pie"}
 )  # fmt: skip
+
+
+class Dialect(NamedTuple):
+    """What a driver knows besides the common options."""
+
+    languages: tuple[str, ...] = ()
+    """Operands of ``-x`` that lead to no other front end than the identified one."""
+    separate: tuple[str, ...] = ()
+    """Options whose operand is the next word, a text."""
+    plain: tuple[str, ...] = ()
+    """Long options (``fnmatch`` forms) that change the output by their text alone."""
+    dropped: tuple[str, ...] = ()
+    """Options that the plan sets itself, whatever the request says of them."""
+
+
+HOST = Dialect()
 
 
 class Options(NamedTuple):
@@ -89,21 +106,23 @@ class Options(NamedTuple):
     """The first option whose effect the key would not see; empty if there is none."""
 
 
-def parse(options: tuple[str, ...], cwd: str) -> Options:
+def parse(options: tuple[str, ...], cwd: str, dialect: Dialect = HOST) -> Options:
     """Read driver options; relative paths count from ``cwd``.
 
     Raises :class:`~ptocache.errors.BadRequestError` for an option that has no place in a request, a
     file name among the options, a missing operand, or a relative path without ``cwd``.
     """
-    reader = _Reader(options, cwd)
+    reader = _Reader(options, cwd, dialect)
     reader.read()
     return reader.result()
 
 
 class _Reader:
-    def __init__(self, options: tuple[str, ...], cwd: str) -> None:
+    def __init__(self, options: tuple[str, ...], cwd: str, dialect: Dialect) -> None:
         self._options = options
         self._cwd = cwd
+        self._dialect = dialect
+        self._separate = (*SEPARATE_TEXTS, *dialect.separate)
         self._all: list[str] = []
         self._compile: list[str] = []
         self._link: list[str] = []
@@ -142,7 +161,7 @@ class _Reader:
                 return name, self._operand(word, words)
             if word.startswith(name) and not word.startswith("-include-pch"):
                 return name, word[len(name) :]
-        if word in _SEPARATE_TEXTS:
+        if word in self._separate:
             return word, self._operand(word, words)
         return word, ""
 
@@ -180,7 +199,7 @@ class _Reader:
     def _text(self, name: str, operand: str) -> None:
         word = name + operand
         self._all.append(word)
-        if name == "-x":
+        if name == "-x" and operand not in self._dialect.languages:
             # Another language: another front end than the one that the toolchain's identity covers.
             self._hide(word)
         if name == "-l":
@@ -199,11 +218,13 @@ class _Reader:
             raise BadRequestError(
                 f"{word!r} stands among the options", hint="sources are inputs, not options"
             )
-        if word in _DROPPED:
+        if word in _DROPPED or any(fnmatchcase(word, item) for item in self._dialect.dropped):
             return
-        words = (word, operand) if word in _SEPARATE_TEXTS else (word,)
+        words = (word, operand) if word in self._separate else (word,)
         self._all += words
-        if is_unseen(word):
+        if word == "-mllvm" and "/" in operand:
+            self._hide(f"{word} {operand}")
+        if is_unseen(word) and not any(fnmatchcase(word, item) for item in self._dialect.plain):
             self._hide(word)
         if word.startswith("-nostdinc"):
             self._no_system = True

@@ -1,0 +1,174 @@
+"""What a C-family compile looked at, as dependencies, and what in a source forbids keeping its result."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from ptocache.includes import SearchPath, absent_places, parse_depfile
+from ptocache.model import ABSOLUTE_BASE, SOURCE_BASE, Discovery
+from ptocache.outcome import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ptocache.model import Job, Prepared
+    from ptocache.toolchain import Files, Scan
+
+    from .options import Options
+
+EPOCH = "SOURCE_DATE_EPOCH"
+INCLUDE_VARIABLES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
+_CLOCK_TOKENS = ("__DATE__", "__TIME__")
+_FILE_CLOCK_TOKEN = "__TIMESTAMP__"
+_UNSEEN_TOKENS = (".incbin", ".include", "computed __has_include")
+
+
+class Places:
+    """Where files lie: a relative name that a compiler used means an input, in the private directory,
+    or a file in the source's own one."""
+
+    def __init__(self, job: Job, workdir: str, files: Files) -> None:
+        self._inside = workdir.rstrip("/") + "/"
+        self._inputs = {item.name for item in job.inputs}
+        self._source_dir = job.source_dir
+        self._files = files
+
+    def of(self, path: str) -> tuple[str, str] | None:
+        """(base, path) of a dependency; ``None`` for an input, and for what can be nowhere else."""
+        if not path.startswith(self._inside):
+            return ABSOLUTE_BASE, path
+        name = path[len(self._inside) :]
+        if os.path.normpath(name) in self._inputs or not self._source_dir:
+            return None
+        return SOURCE_BASE, name
+
+    def real(self, path: str) -> str:
+        """The file behind a path as the compiler spelled it."""
+        found = self.of(path)
+        if found is None or found[0] == ABSOLUTE_BASE:
+            return path
+        return os.path.join(self._source_dir, found[1])
+
+    def scan(self, path: str) -> Scan:
+        """What the file behind a path includes."""
+        return self._files.scan(self.real(path))
+
+    def exists(self, path: str) -> bool:
+        """True if there is a file behind a path."""
+        return self._files.exists(self.real(path))
+
+
+class Looked(NamedTuple):
+    """Paths as the tools spelled them: what was opened, and earlier places that were empty."""
+
+    opened: tuple[str, ...]
+    absent: tuple[str, ...]
+
+
+def looked_at(source: str, depfile: str, search: SearchPath, place: Places, workdir: str) -> Looked:
+    """What the compile of one source looked at: the files of its dependency file (its text), and the
+    places of the search in which they were not."""
+    read = [os.path.join(workdir, path) for path in (source, *parse_depfile(depfile))]
+    missing, met = absent_places(dict.fromkeys(read), place.scan, place.exists, search)
+    return Looked(tuple(dict.fromkeys((*read, *met))), tuple(dict.fromkeys(missing)))
+
+
+def discovery(
+    job: Job,
+    looked: Iterable[Looked],
+    place: Places,
+    covered: Callable[[str], bool] = lambda _: False,
+) -> Discovery:
+    """The dependencies of a compile. What is ``covered`` by the toolchain's identity is none; it is
+    judged all the same."""
+    opened: dict[str, None] = {}
+    absent: dict[str, None] = {}
+    for item in looked:
+        opened.update(dict.fromkeys(item.opened))
+        absent.update(dict.fromkeys(item.absent))
+    headers = [path for path in opened if place.of(path) is not None and not _is_library(path)]
+    bypass, detail = _judge_headers(job, headers, place)
+    return Discovery(
+        present=tuple(_pairs(opened, place, covered)),
+        absent=tuple(_pairs(absent, place, covered)),
+        bypass=bypass,
+        detail=detail,
+    )
+
+
+def search_path(
+    options: Options, env: Mapping[str, str], language_variable: str, own: Iterable[str]
+) -> SearchPath:
+    """The include search of a driver: ``own`` are the directories that it brings itself, and
+    ``language_variable`` the path list of its language."""
+    system = (
+        *options.system,
+        *path_list(env.get(language_variable, "")),
+        *(() if options.no_system else own),
+        *options.after,
+    )
+    # A directory that is also a system directory is searched among those only (GCC manual, -I).
+    late = {os.path.realpath(path) for path in system}
+    plain = (*options.angle, *path_list(env.get("CPATH", "")))
+    first = [path for path in plain if os.path.realpath(path) not in late]
+    quote = [path for path in options.quote if os.path.realpath(path) not in late]
+    return SearchPath(tuple(quote), tuple(dict.fromkeys((*first, *system))))
+
+
+def judge_sources(prepared: Prepared, scans: Mapping[str, Scan]) -> Prepared:
+    """A source that tells the time, or reads what nobody lists, makes a bypass."""
+    if prepared.bypass:
+        return prepared
+    clock_set = dict(prepared.job.env).get(EPOCH, "")
+    options = " ".join(prepared.job.options)
+    for name, found in scans.items():
+        for token in (*_CLOCK_TOKENS, _FILE_CLOCK_TOKEN):
+            # An input's own time stamp is made from the same variable.
+            if not clock_set and (token in found.tokens or token in options):
+                return prepared._replace(bypass=Reason.TIME_MACRO, detail=f"{token} in {name}")
+        for token in _UNSEEN_TOKENS:
+            if token in found.tokens:
+                return prepared._replace(bypass=Reason.UNSEEN_INPUT, detail=f"{token} in {name}")
+    return prepared
+
+
+def canonical_path_list(text: str, cwd: str) -> str:
+    """A list of directories with canonical members; an empty or relative one counts from ``cwd``."""
+    return os.pathsep.join(
+        os.path.realpath(os.path.join(cwd or "/", item)) for item in text.split(os.pathsep)
+    )
+
+
+def path_list(text: str) -> tuple[str, ...]:
+    """The members of a list of directories, without empty ones."""
+    return tuple(item for item in text.split(os.pathsep) if item)
+
+
+def _pairs(
+    paths: Iterable[str], place: Places, covered: Callable[[str], bool]
+) -> Iterable[tuple[str, str]]:
+    for path in paths:
+        pair = place.of(path)
+        if pair is not None and not (pair[0] == ABSOLUTE_BASE and covered(path)):
+            yield pair
+
+
+def _is_library(path: str) -> bool:
+    return path.endswith((".so", ".a", ".o")) or ".so." in path
+
+
+def _judge_headers(job: Job, headers: Iterable[str], place: Places) -> tuple[Reason, str]:
+    clock_set = dict(job.env).get(EPOCH, "")
+    for spelled in headers:
+        tokens, path = place.scan(spelled).tokens, place.real(spelled)
+        for token in _CLOCK_TOKENS:
+            if token in tokens and not clock_set:
+                return Reason.TIME_MACRO, f"{token} in {path}"
+        if _FILE_CLOCK_TOKEN in tokens:
+            # A header's own time stamp is not content, and no variable sets it.
+            return Reason.TIME_MACRO, f"{_FILE_CLOCK_TOKEN} in {path}"
+        for token in _UNSEEN_TOKENS:
+            if token in tokens:
+                return Reason.UNSEEN_INPUT, f"{token} in {path}"
+    return Reason.NONE, ""
