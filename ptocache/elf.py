@@ -13,7 +13,10 @@ Loading and Dynamic Linking", for the 64-bit class. Sizes of the structures, in 
                         e_shstrndx 0xffff  the name table's index is sh_link of section 0
                         e_phnum 0xffff     the number of segments is sh_info of section 0
 
-pyelftools takes headers apart; the rules are here. :func:`inspect` reads, :func:`check` judges.
+pyelftools takes headers apart; the rules are here. :func:`inspect` reads, :func:`check` judges; for
+Ascend, :func:`check_device` judges images and :func:`check_fat` what holds them. docs/reference/
+artifacts.md lists the rules for users.
+
 Whatever the bytes are, the only error is :class:`~ptocache.errors.ElfError`, whose ``rule`` field
 names the rule; time and memory grow with the size of the data, not with numbers found in it. All
 offsets and sizes are bytes. No memory of the caller is referred to after a function returns, so a
@@ -23,9 +26,10 @@ map can be closed at once.
 from __future__ import annotations
 
 import os
+import re
 import struct
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from io import BytesIO
 from typing import NamedTuple
@@ -40,7 +44,7 @@ from .errors import ElfError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any, Literal, TypeAlias
 
     Data: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
@@ -72,6 +76,9 @@ if TYPE_CHECKING:
         "nested_section",
         "nested_padding",
         "nested_count",
+        "content",
+        "arch_flags",
+        "arch_note",
     ]
 
 AICORE_MACHINE = 0x1029
@@ -80,9 +87,36 @@ MAX_HEADERS = 1 << 17
 """Most sections, or segments, in one image: each costs the parser about 15 µs."""
 MAX_NESTED = 1 << 14
 """Most images in one section of a fat object."""
+FAT_SECTION = ".aicore_binary"
+"""The section of a host image that holds the device images."""
+
+ENTRY_SUFFIXES = ("_mix_aic", "_mix_aiv")
+"""What the device compiler appends to the name of a kernel for both kinds of core (cube, vector)."""
+ARCH_ALIASES = {
+    "dav-c220": "dav-2201",
+    "a3": "dav-2201",
+    "dav-c310": "dav-3510",
+    "dav-3101": "dav-3510",
+    "a5": "dav-3510",
+}
+"""Other names of an arch (of ``--cce-aicore-arch``, of ``--pto-arch``, older) → that of ``--npu-arch``.
+
+Source: the platform files of CANN (``NpuArch=3510`` beside ``CCEC_AIC_version=dav-c310-cube``)."""
+ARCH_FLAGS = {"dav-2201": 0x940000, "dav-3510": 0x990000}
+"""Arch → ``e_flags`` of its images, linked or not; only what real images were seen to carry.
+
+dav-2201: the 21 linked and 21 relocatable images of the wheel pto-kernels 0.1.7, and the examples of
+CANN's msobjdump. dav-3510: readelf of what ptoas (``--pto-arch=a5``, CANN 9.1.0 beta) and
+bishengir-compile (Ascend910_9589) made. What the bits mean is not public: flags or archs that are
+not here are not judged."""
+UNDECIDED_FLAGS = frozenset({0x940000})
+"""Flags that contradict no arch: nearly all published images carry them, and that no release writes them
+for a later device is not known."""
 
 _MAGIC = b"\x7fELF"
-_CLASS_64 = 2
+_CLASS_AT = 4
+_CLASS_32, _CLASS_64 = 1, 2
+_HEADER_BYTES_32 = 52
 _CURRENT_VERSION = 1
 _HEADER_BYTES = 64
 _MACHINE_START, _MACHINE_END = 18, 20
@@ -106,13 +140,21 @@ _MACHINE_NAMES = {
 
 _VISIBLE_BINDINGS = frozenset({1, 2, 10})  # global, weak, GNU unique
 _FILE_OR_SECTION = frozenset({3, 4})
+_FUNCTIONS = frozenset({0, 2, 10})
+# Assembly and linker scripts leave a symbol's type open; such a symbol can be looked up too.
+_LOOKED_UP = frozenset(range(16)) - _FILE_OR_SECTION
 _NAMED_THINGS = frozenset({1, 2, 5, 6, 10})  # object, function, common, thread-local, ifunc
 
 _DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 0, 1, 5, 10, 15, 29
 
+_NESTED_TYPES = ("EXEC", "REL", "DYN")
+_ARCH_NAME = re.compile(rb"(?<![0-9A-Za-z_-])dav-[0-9A-Za-z]{1,40}")
+_KERNEL_META = ".ascend.meta."
+
 _NAME_REREADS = 8
 _SHOWN_CHARACTERS = 80
 _SKIP_BYTES = 4096
+_FURTHEST_BYTES = 1 << 16
 
 
 class Section(NamedTuple):
@@ -271,7 +313,7 @@ def needed_libraries(data: Data) -> NeededLibraries:
 
 
 def nested_images(
-    data: Data, section: str = ".aicore_binary", *, machine: int | None = AICORE_MACHINE
+    data: Data, section: str = FAT_SECTION, *, machine: int | None = AICORE_MACHINE
 ) -> tuple[Nested, ...]:
     """The complete images that ``section`` holds back to back, at least one.
 
@@ -282,7 +324,143 @@ def nested_images(
     """
     with _opened(data) as view:
         holder = _holder(_checked(view), section)
-        return tuple(_images_in(view, holder, machine))
+        return tuple(_images_in(view, holder, lambda rest: _checked_kind(rest, machine, None)))
+
+
+def check_device(
+    data: Data,
+    *,
+    arch: str = "",
+    types: tuple[str, ...] = ("EXEC",),
+    symbols: Iterable[str] = (),
+) -> Image:
+    """The device image (machine 0x1029), if it keeps every rule and holds any content.
+
+    ``symbols`` are entry symbols: each must be defined, by its name or, for a kernel for both kinds
+    of core, with one of :data:`ENTRY_SUFFIXES`. ``arch`` is the requested one (``dav-2201``; empty:
+    not judged): an image whose ``e_flags`` are surely those of another arch (:data:`ARCH_FLAGS`), or one
+    of whose note sections names another ``dav-…``, is refused. Raises
+    :class:`~ptocache.errors.ElfError` as :func:`check` does.
+    """
+    with _opened(data) as view:
+        image = _checked_device(view, types, arch)
+        _require_entries(symbols, _entry_symbols(view, image))
+        return image
+
+
+def check_fat(
+    data: Data,
+    *,
+    arch: str = "",
+    machine: int | None = None,
+    types: tuple[str, ...] = ("REL", "DYN", "EXEC"),
+    symbols: Iterable[str] = (),
+    section: str = FAT_SECTION,
+) -> tuple[Nested, ...]:
+    """The device images of a host image (``machine``; ``None``: this machine's), at least one.
+
+    The host image must keep every rule of :func:`check`, and its ``section`` (objects that are still
+    to be linked have ``__aicore_rel_binary`` instead) must hold complete device images and zero
+    bytes alone. Each of ``symbols`` may be defined by any of the device images or by the host
+    image. With ``arch`` each device image is judged as
+    :func:`check_device` does, and all must have the same ``e_flags``. Raises
+    :class:`~ptocache.errors.ElfError`, with ``nested`` and ``nested_offset`` as
+    :func:`nested_images` does.
+    """
+    with _opened(data) as view:
+        host = _checked(view)
+        _check_kind(host, host_machine() if machine is None else machine, types)
+        holder = _holder(host, section)
+        found = _device_images(view, holder, arch)
+        _require_entries(symbols, _fat_symbols(view, host, found))
+        return found
+
+
+def check_images(data: Data, *, arch: str = "", symbols: Iterable[str] = ()) -> tuple[Nested, ...]:
+    """The device images that ``data`` itself is made of, back to back: what a fat file has in its
+    section. Judged, and refused, as :func:`check_fat` does; each of ``symbols`` must be defined by
+    one of them.
+    """
+    with _opened(data) as view:
+        if not len(view):
+            raise _refused("nested_section", "no device image: the data is empty", size=0)
+        found = _device_images(view, _whole(view), arch)
+        _require_entries(symbols, _symbols_of(view, found))
+        return found
+
+
+def check_any(data: Data) -> None:
+    """Accept bytes of any kind, but nothing that says ELF and is broken.
+
+    What does not begin with the ELF magic passes. A 64-bit image of any machine must keep the rules
+    of :func:`check`, and those of :func:`nested_images` if it has a section ``.aicore_binary``. Of a
+    32-bit image only the header and the place of its two tables are judged. Raises
+    :class:`~ptocache.errors.ElfError`.
+    """
+    with _opened(data) as view:
+        if view[: len(_MAGIC)] != _MAGIC:
+            return
+        if len(view) > _CLASS_AT and view[_CLASS_AT] == _CLASS_32:
+            _check_32_bits(view)
+            return
+        image = _checked(view)
+        if image.section(FAT_SECTION) is not None:
+            for _ in _images_in(view, _holder(image, FAT_SECTION), _checked_aicore):
+                pass
+
+
+def entry_symbols(data: Data) -> tuple[str, ...]:
+    """Names of the kernels that a device image defines, sorted.
+
+    Where it has sections ``.ascend.meta.NAME``, its global functions of these names (what else is
+    global there are their helpers); else all its global functions, those without a type included.
+    Raises :class:`~ptocache.errors.ElfError` as :func:`defined_symbols` does.
+    """
+    with _opened(data) as view:
+        image = _checked(view)
+        functions = _defined(view, image, _FUNCTIONS)
+    described = {
+        section.name.removeprefix(_KERNEL_META)
+        for section in image.sections
+        if section.name.startswith(_KERNEL_META)
+    }
+    return tuple(sorted(functions & described or functions))
+
+
+def readable_images(data: Data, section: str = FAT_SECTION) -> tuple[Nested, ...]:
+    """The device images up to the first that :func:`nested_images` refuses; raises nothing.
+
+    With no ``section`` those that ``data`` itself is made of, as for :func:`check_images`.
+    """
+    found: list[Nested] = []
+    with _opened(data) as view, suppress(ElfError):
+        holder = _holder(_checked(view), section) if section else _whole(view)
+        found.extend(_images_in(view, holder, _checked_aicore))
+    return tuple(found)
+
+
+def is_followed(data: Data, image: Image) -> bool:
+    """True if after ``image``, the first in ``data``, another one begins.
+
+    Looked for behind zero bytes, but not further than 64 KiB: the data may be a huge sparse file.
+    """
+    with _opened(data) as view:
+        end = min(len(view), image.end + _FURTHEST_BYTES)
+        if image.end >= end:
+            return False
+        start = _skip_zeros(view, image.end, end)
+        with view[start : start + len(_MAGIC)] as rest:
+            return start < end and is_elf(rest)
+
+
+def section_bytes(data: Data, name: str = FAT_SECTION) -> bytes:
+    """A copy of the bytes of the one section of that name.
+
+    Raises :class:`~ptocache.errors.ElfError` for an image that :func:`check` refuses, and (rule
+    ``nested_section``) if no section, or more than one, has the name, or it is empty.
+    """
+    with _opened(data) as view:
+        return _content(view, _holder(_checked(view), name))
 
 
 @lru_cache(maxsize=1)
@@ -765,8 +943,7 @@ def _check_kind(image: Image, machine: int | None, types: tuple[str, ...] | None
 def _check_symbols(view: memoryview, image: Image, symbols: tuple[str, ...]) -> None:
     if not symbols:
         return
-    # Assembly and linker scripts leave a symbol's type open; such a symbol can be looked up too.
-    defined = _defined(view, image, frozenset(range(16)) - _FILE_OR_SECTION)
+    defined = _defined(view, image, _LOOKED_UP)
     missing = [name for name in symbols if name not in defined]
     if missing:
         raise _refused(
@@ -885,10 +1062,24 @@ def _holder(image: Image, name: str) -> Section:
     return found[0]
 
 
-def _images_in(view: memoryview, holder: Section, machine: int | None) -> Iterator[Nested]:
+def _device_images(view: memoryview, holder: Section, arch: str) -> tuple[Nested, ...]:
+    found = tuple(_images_in(view, holder, lambda rest: _checked_device(rest, _NESTED_TYPES, arch)))
+    if arch:
+        _require_same_flags(found, holder.name)
+    return found
+
+
+def _whole(view: memoryview) -> Section:
+    """All of the data as if it were the section that a fat file has."""
+    return Section(FAT_SECTION, "PROGBITS", 0, 0, 0, len(view), 1)
+
+
+def _images_in(
+    view: memoryview, holder: Section, judge: Callable[[memoryview], Image]
+) -> Iterator[Nested]:
     position, end = holder.offset, holder.offset + holder.size
     for count in range(MAX_NESTED):
-        image = _nested_image(view, position, holder, machine, count)
+        image = _nested_image(view, position, holder, judge, count)
         yield Nested(position, image.end, image)
         position = _skip_zeros(view, position + image.end, end)
         if position == end:
@@ -902,7 +1093,11 @@ def _images_in(view: memoryview, holder: Section, machine: int | None) -> Iterat
 
 
 def _nested_image(
-    view: memoryview, position: int, holder: Section, machine: int | None, count: int
+    view: memoryview,
+    position: int,
+    holder: Section,
+    judge: Callable[[memoryview], Image],
+    count: int,
 ) -> Image:
     place: dict[str, Any] = {"nested": count, "nested_offset": position}
     with view[position : holder.offset + holder.size] as rest:
@@ -917,14 +1112,12 @@ def _nested_image(
                 **place,
             )
         try:
-            image = _checked(rest)
-            _check_kind(image, machine, None)
+            return judge(rest)
         except ElfError as error:
             raise ElfError(
                 f"image {count} in section {_shown(holder.name)}: {error.message}",
                 **{**error.fields, **place},
             ) from error
-        return image
 
 
 def _skip_zeros(view: memoryview, start: int, end: int) -> int:
@@ -935,3 +1128,152 @@ def _skip_zeros(view: memoryview, start: int, end: int) -> int:
         if content:
             return position + len(chunk) - len(content)
     return end
+
+
+def _checked_kind(view: memoryview, machine: int | None, types: tuple[str, ...] | None) -> Image:
+    image = _checked(view)
+    _check_kind(image, machine, types)
+    return image
+
+
+def _checked_aicore(view: memoryview) -> Image:
+    return _checked_kind(view, AICORE_MACHINE, None)
+
+
+def _checked_device(view: memoryview, types: tuple[str, ...], arch: str) -> Image:
+    image = _checked_kind(view, AICORE_MACHINE, types)
+    _require_content(image)
+    if arch:
+        _check_arch_flags(image, arch)
+        _check_arch_notes(view, image, arch)
+    return image
+
+
+def _require_content(image: Image) -> None:
+    # A header alone, or one with a name table, keeps every rule of the format.
+    sections = any(s.in_file and s.size and s.type != "STRTAB" for s in image.sections)
+    if not sections and not any(s.type == "LOAD" and s.file_size for s in image.segments):
+        raise _refused("content", "no section and no loaded segment has any content")
+
+
+def _entry_symbols(view: memoryview, image: Image) -> frozenset[str]:
+    return _defined(view, image, _LOOKED_UP)
+
+
+def _fat_symbols(view: memoryview, host: Image, found: tuple[Nested, ...]) -> frozenset[str]:
+    return _entry_symbols(view, host) | _symbols_of(view, found)
+
+
+def _symbols_of(view: memoryview, found: tuple[Nested, ...]) -> frozenset[str]:
+    symbols: set[str] = set()
+    for item in found:
+        with view[item.offset : item.offset + item.size] as nested:
+            symbols |= _entry_symbols(nested, item.image)
+    return frozenset(symbols)
+
+
+def _require_entries(symbols: Iterable[str], defined: frozenset[str]) -> None:
+    missing = [
+        name
+        for name in symbols
+        if name not in defined and defined.isdisjoint(name + end for end in ENTRY_SUFFIXES)
+    ]
+    if missing:
+        raise _refused(
+            "symbol", f"does not define {', '.join(map(_shown, missing))}", wanted=missing
+        )
+
+
+def _check_arch_flags(image: Image, arch: str) -> None:
+    wanted = _family(arch)
+    if image.flags in UNDECIDED_FLAGS:
+        return
+    owners = [name for name, flags in ARCH_FLAGS.items() if flags == image.flags]
+    if wanted in ARCH_FLAGS and owners and wanted not in owners:
+        raise _refused(
+            "arch_flags",
+            f"flags 0x{image.flags:x} are those of {' and '.join(owners)}, not of {wanted}",
+            wanted=wanted,
+            found=image.flags,
+        )
+
+
+def _check_arch_notes(view: memoryview, image: Image, arch: str) -> None:
+    wanted = _family(arch)
+    if not _ARCH_NAME.fullmatch(wanted.encode("utf-8", "surrogatepass")):
+        return
+    for start, end, section in _note_ranges(image):
+        with view[start:end] as note:
+            _check_arch_note(note, start, section, wanted)
+
+
+def _check_arch_note(note: memoryview, start: int, section: str, wanted: str) -> None:
+    # Notes of real images do not have the form of the gABI; a name is looked for in any of them.
+    for match in _ARCH_NAME.finditer(note):
+        name = match.group().decode("ascii")
+        if _family(name) != wanted:
+            raise _refused(
+                "arch_note",
+                f"section {_shown(section)} names {_shown(name)}, but {wanted} was asked for",
+                section=section[:_SHOWN_CHARACTERS],
+                offset=start + match.start(),
+                wanted=wanted,
+                found=name,
+            )
+
+
+def _note_ranges(image: Image) -> list[tuple[int, int, str]]:
+    """Start, end and (first) name of the notes; none twice, however much they overlap."""
+    notes = sorted(
+        (s.offset, s.offset + s.size, s.name) for s in image.sections if s.type == "NOTE"
+    )
+    found: list[tuple[int, int, str]] = []
+    for start, end, name in notes:
+        if found and start < found[-1][1]:
+            first, last, owner = found.pop()
+            found.append((first, max(last, end), owner))
+        else:
+            found.append((start, end, name))
+    return found
+
+
+def _family(arch: str) -> str:
+    """The one name of an arch that has several; the kind of core is left out."""
+    plain = arch.removesuffix("-cube").removesuffix("-vec")
+    return ARCH_ALIASES.get(plain, plain)
+
+
+def _require_same_flags(found: tuple[Nested, ...], section: str) -> None:
+    first = found[0].image.flags
+    for count, item in enumerate(found):
+        if item.image.flags != first:
+            raise _refused(
+                "arch_flags",
+                f"image {count} in section {_shown(section)} has flags"
+                f" 0x{item.image.flags:x}, image 0 has 0x{first:x}: not of one arch",
+                section=section,
+                wanted=first,
+                found=item.image.flags,
+                nested=count,
+                nested_offset=item.offset,
+            )
+
+
+def _check_32_bits(view: memoryview) -> None:
+    if len(view) < _HEADER_BYTES_32 or view[5] not in (1, 2):
+        raise _refused(
+            "header_size",
+            f"the {len(view)} bytes of the file hold no header of a 32-bit image",
+            offset=0,
+            size=_HEADER_BYTES_32,
+            file_size=len(view),
+        )
+    order = "<" if view[5] == 1 else ">"
+    segments, sections = struct.unpack_from(order + "II", view, 28)
+    sizes = struct.unpack_from(order + "HHHHH", view, 40)
+    tables: tuple[tuple[Rule, str, int, int], ...] = (
+        ("segment_table", "program header table", segments, sizes[1] * sizes[2]),
+        ("section_table", "section header table", sections, sizes[3] * sizes[4]),
+    )
+    for rule, title, offset, size in tables:
+        _require_range(rule, title, offset, size, len(view))

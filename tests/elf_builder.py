@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 REL, EXEC, DYN = 1, 2, 3
 X86_64, AARCH64, AICORE = 62, 183, 0x1029
 
-NULL, PROGBITS, SYMTAB, STRTAB, RELA, NOBITS, DYNSYM = 0, 1, 2, 3, 4, 8, 11
+NULL, PROGBITS, SYMTAB, STRTAB, RELA, NOTE, NOBITS, DYNSYM = 0, 1, 2, 3, 4, 7, 8, 11
 PT_NULL, PT_LOAD, PT_DYNAMIC, PT_INTERP = 0, 1, 2, 3
 LOCAL, GLOBAL, WEAK = 0, 1, 2
 NOTYPE, OBJECT, FUNC = 0, 1, 2
@@ -167,17 +167,22 @@ def build(
 
 
 def device_image(
-    *symbols: str, content: bytes = b"\x01" * 64, flags: int = 0x940000, file_type: int = EXEC
+    *symbols: str,
+    content: bytes = b"\x01" * 64,
+    flags: int = 0x940000,
+    file_type: int = EXEC,
+    notes: Sequence[Sec] = (),
 ) -> bytes:
-    """An image as the device linker makes it."""
+    """An image as the device linker makes it; ``notes`` are further sections."""
     return build(
         machine=AICORE,
         file_type=file_type,
         flags=flags,
         sections=(
             Sec(".text", content, align=4, flags=6),
-            Sec(".ascend.meta", bytes(16), type=7),
+            Sec(".ascend.meta", bytes(16), type=NOTE),
             Sec(".bss", type=NOBITS, size=1 << 30, align=32, flags=3),
+            *notes,
         ),
         segments=(Seg(".text", align=0x1000),),
         symbols=[Sym(name, kind=FUNC) for name in symbols],

@@ -42,6 +42,11 @@ READERS = (
     elf.needed_libraries,
     elf.nested_images,
     lambda data: elf.nested_images(data, ".text", machine=None),
+    lambda data: elf.check_device(data, arch="dav-2201", types=("EXEC", "REL"), symbols=["kernel"]),
+    lambda data: elf.check_fat(data, machine=b.X86_64, arch="dav-2201", symbols=["kernel"]),
+    elf.check_any,
+    elf.section_bytes,
+    elf.entry_symbols,
 )
 
 
@@ -68,6 +73,7 @@ def built() -> list[Base]:
     everything = b.set_segment(everything, 2, "p_filesz", 0)
     return [
         Base("device", device),
+        Base("noted", b.device_image("kernel", notes=[Sec(".note", b"dav-2201", type=b.NOTE)])),
         Base("fat", b.fat_object(device, b.device_image("two"), device, padding=5)),
         Base("everything", everything),
         Base("extended", b.build(symbols=[Sym("kernel")], segments=(Seg(""),), extended=True)),
@@ -304,7 +310,7 @@ def test_nested_images_are_found_as_they_were_put(
 @given(st.data())
 def test_accepted_mutants_of_a_fat_object_are_images_and_zeros(choices: st.DataObject) -> None:
     way = choices.draw(st.sampled_from([bits_flipped, range_replaced, field_changed]))
-    content = b.section_content(built()[1].data, ".aicore_binary")
+    content = b.section_content(built()[2].data, ".aicore_binary")
     data = b.fat_object(choices.draw(way(content)))
     try:
         found = elf.nested_images(data)

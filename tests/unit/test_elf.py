@@ -5,7 +5,9 @@ from __future__ import annotations
 import array
 import mmap
 import os
+import re
 import shutil
+import struct
 import subprocess
 import sys
 import tracemalloc
@@ -23,7 +25,7 @@ from tests import elf_builder as b
 from tests.elf_builder import Sec, Seg, Sym
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 PLAIN = b.build(
     sections=(
@@ -852,6 +854,320 @@ def test_number_of_nested_images(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(elf.nested_images(b.fat_object(ONE, ONE, ONE))) == 3
     error = refused_nested(b.fat_object(ONE, ONE, ONE, ONE))
     assert error.fields["rule"] == "nested_count"
+
+
+# Device images and fat objects, as a toolchain asks
+
+
+def device_refusal(data: elf.Data, **wanted: Any) -> ElfError:
+    with pytest.raises(ElfError) as caught:
+        elf.check_device(data, **wanted)
+    return caught.value
+
+
+def fat_refusal(data: elf.Data, **wanted: Any) -> ElfError:
+    with pytest.raises(ElfError) as caught:
+        elf.check_fat(data, machine=b.X86_64, **wanted)
+    return caught.value
+
+
+def noted(*texts: bytes, flags: int = 0x123) -> bytes:
+    return b.device_image("k", flags=flags, notes=[Sec(".note", t, type=b.NOTE) for t in texts])
+
+
+def test_device_image_is_accepted() -> None:
+    assert elf.check_device(b.device_image("k"), symbols=["k"]).machine == elf.AICORE_MACHINE
+    data = b.device_image("k", file_type=b.REL)
+    assert elf.check_device(data, types=("REL",)).type == "REL"
+
+
+def test_device_image_of_another_machine_or_type() -> None:
+    assert device_refusal(PLAIN, types=("REL",)).fields["rule"] == "machine"
+    assert device_refusal(b.device_image("k", file_type=b.REL)).fields["rule"] == "type"
+    assert device_refusal(b.device_image("k"), types=("REL",)).fields["rule"] == "type"
+
+
+@pytest.mark.parametrize("sections", [(), (Sec(".bss", type=b.NOBITS, size=64), Sec(".empty"))])
+def test_device_image_without_any_content(sections: tuple[Sec, ...]) -> None:
+    data = b.build(machine=b.AICORE, file_type=b.EXEC, sections=sections)
+    elf.check(data)
+    assert device_refusal(data).fields["rule"] == "content"
+    assert fat_refusal(b.fat_object(data)).fields["rule"] == "content"
+
+
+def test_device_image_stripped_of_its_sections_has_a_segment() -> None:
+    data = b.device_image("k")
+    for field in ("e_shoff", "e_shnum", "e_shstrndx"):
+        data = b.set_header(data, field, 0)
+    assert elf.check_device(data).sections == ()
+
+
+@pytest.mark.parametrize("defined", ["gemm", "gemm_mix_aic", "gemm_mix_aiv"])
+def test_entry_symbol_of_a_kernel_for_one_or_both_kinds_of_core(defined: str) -> None:
+    elf.check_device(b.device_image(defined), symbols=["gemm"])
+    elf.check_fat(b.fat_object(b.device_image(defined)), machine=b.X86_64, symbols=["gemm"])
+
+
+@pytest.mark.parametrize("defined", ["gemm2", "gem", "gemm_mix", "_mix_aic", "xgemm_mix_aic"])
+def test_entry_symbol_that_is_missing(defined: str) -> None:
+    error = device_refusal(b.device_image(defined, "other"), symbols=["other", "gemm"])
+    assert (error.fields["rule"], error.fields["wanted"]) == ("symbol", ["gemm"])
+
+
+def test_entry_symbols_that_are_undefined_or_local_do_not_count() -> None:
+    for symbol in (Sym("k", section=0), Sym("k", binding=b.LOCAL)):
+        data = b.build(machine=b.AICORE, file_type=b.EXEC, symbols=[symbol])
+        assert device_refusal(data, symbols=["k"]).fields["rule"] == "symbol"
+
+
+def test_symbols_of_a_fat_object_may_be_in_any_image_or_in_the_host_part() -> None:
+    data = b.fat_object(b.device_image("one"), b.device_image("two_mix_aiv"))
+    elf.check_fat(data, machine=b.X86_64, symbols=["one", "two", "launch"])
+    assert fat_refusal(data, symbols=["one", "three"]).fields["wanted"] == ["three"]
+
+
+def test_symbols_with_broken_names_are_refused_though_none_is_asked_for() -> None:
+    broken = b.device_image("k")
+    strings = b.section_field(broken, ".strtab", "sh_size")
+    broken = b.set_section(broken, ".strtab", "sh_size", strings - 1)
+    assert device_refusal(broken).fields["rule"] == "symbol"
+    assert fat_refusal(b.fat_object(broken)).fields["rule"] == "symbol"
+
+
+@pytest.mark.parametrize(
+    ("arch", "flags", "accepted"),
+    [
+        ("dav-2201", 0x940000, True), ("dav-c220-cube", 0x940000, True), ("a3", 0x940000, True),
+        ("dav-3510", 0x990000, True), ("dav-c310-vec", 0x990000, True), ("a5", 0x990000, True),
+        ("dav-3101", 0x990000, True), ("dav-2201", 0x990000, False), ("a3", 0x990000, False),
+        ("dav-c220", 0x990000, False), ("dav-2201-vec", 0x990000, False),
+        # Carried by images of an arch whose other flags are known, perhaps.
+        ("dav-3510", 0x940000, True), ("dav-c310", 0x940000, True),
+        # Archs and flags of which no real image was seen.
+        ("dav-2002", 0x940000, True), ("Ascend910B", 0x990000, True), ("dav-2201", 0x940001, True),
+        ("dav-3510", 0, True), ("", 0x940000, True),
+    ],
+)  # fmt: skip
+def test_flags_that_contradict_the_arch(arch: str, flags: int, accepted: bool) -> None:
+    data = b.device_image("k", flags=flags)
+    if accepted:
+        elf.check_device(data, arch=arch)
+        elf.check_fat(b.fat_object(data), machine=b.X86_64, arch=arch)
+        return
+    error = device_refusal(data, arch=arch)
+    assert (error.fields["rule"], error.fields["found"]) == ("arch_flags", flags)
+    assert fat_refusal(b.fat_object(data), arch=arch).fields["nested"] == 0
+
+
+def test_flags_of_the_table_belong_to_one_arch_each() -> None:
+    assert len(set(elf.ARCH_FLAGS.values())) == len(elf.ARCH_FLAGS)
+    assert set(elf.ARCH_ALIASES.values()) <= set(elf.ARCH_FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        (b"dav-2201", True), (b"arch=dav-c220-vec\0", True), (b"dav-c220 dav-2201-cube", True),
+        (b"\0\1\2", True), (b"", True), (b"dav-", True), (b"mydav-3510", True),
+        (b"dav-3510", False), (b"arch=dav-c310-cube\0", False), (b"dav-22010", False),
+        (b"dav-2201\0dav-3510\0", False), (b"\xff\xfedav-1001\xff", False),
+    ],
+)  # fmt: skip
+def test_note_that_names_another_arch(text: bytes, accepted: bool) -> None:
+    data = noted(b"\0" * 4, text)
+    elf.check_device(data)
+    elf.check_device(data, arch="Ascend910B3")
+    if accepted:
+        elf.check_device(data, arch="dav-2201")
+        return
+    error = device_refusal(data, arch="dav-2201")
+    assert (error.fields["rule"], error.fields["section"]) == ("arch_note", ".note")
+    place = error.fields["offset"]
+    assert data[place:].startswith(error.fields["found"].encode())
+    assert fat_refusal(b.fat_object(data), arch="dav-2201").fields["rule"] == "arch_note"
+
+
+def test_names_of_archs_in_other_sections_say_nothing() -> None:
+    data = b.device_image("k", content=b"dav-3510", notes=[Sec(".comment", b"dav-3510")])
+    elf.check_device(data, arch="dav-2201")
+
+
+def test_notes_side_by_side_are_read_one_by_one() -> None:
+    elf.check_device(noted(b"x=dav-22", b"01"), arch="dav-22")
+    assert device_refusal(noted(b"dav-22", b"01"), arch="dav-2201").fields["found"] == "dav-22"
+
+
+class Counted:
+    """A pattern that knows how many bytes it has been sent through."""
+
+    def __init__(self, pattern: re.Pattern[bytes]) -> None:
+        self.pattern = pattern
+        self.searched = 0
+
+    def fullmatch(self, text: bytes) -> re.Match[bytes] | None:
+        return self.pattern.fullmatch(text)
+
+    def finditer(self, text: memoryview) -> Iterator[re.Match[bytes]]:
+        self.searched += len(text)
+        return self.pattern.finditer(text)
+
+
+def test_many_notes_over_the_same_bytes_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = [Sec(f".note{n}", type=b.NOTE) for n in range(500)]
+    data = b.device_image("k", flags=0x123, content=b"dav-2201 " * 200, notes=notes)
+    start = b.section_field(data, ".text", "sh_offset")
+    for number in range(4, 4 + len(notes)):
+        data = _moved(data, number, start, 1800 - number % 7)
+    counted = Counted(elf._ARCH_NAME)
+    monkeypatch.setattr(elf, "_ARCH_NAME", counted)
+    elf.check_device(data, arch="dav-2201")
+    assert 1800 <= counted.searched < 2000
+
+
+def _moved(data: bytes, number: int, offset: int, size: int) -> bytes:
+    header = b.header_field(data, "e_shoff") + 64 * number
+    changed = bytearray(data)
+    changed[header + 24 : header + 40] = offset.to_bytes(8, "little") + size.to_bytes(8, "little")
+    return bytes(changed)
+
+
+def test_images_of_a_fat_object_for_one_arch_have_the_same_flags() -> None:
+    data = b.fat_object(b.device_image("a", flags=1), b.device_image("b", flags=2))
+    assert len(elf.check_fat(data, machine=b.X86_64)) == 2
+    error = fat_refusal(data, arch="dav-2002")
+    assert error.fields["rule"] == "arch_flags"
+    assert (error.fields["nested"], error.fields["found"], error.fields["wanted"]) == (1, 2, 1)
+    assert data[error.fields["nested_offset"] :].startswith(b"\x7fELF")
+
+
+def test_fat_object_is_for_this_machine_unless_said() -> None:
+    other = b.AARCH64 if elf.host_machine() != b.AARCH64 else b.X86_64
+    data = b.fat_object(b.device_image("k"), machine=other)
+    assert len(elf.check_fat(data, machine=other)) == 1
+    with pytest.raises(ElfError) as caught:
+        elf.check_fat(data)
+    assert caught.value.fields["rule"] == "machine"
+    mine = b.fat_object(b.device_image("k"), machine=elf.host_machine())
+    assert len(elf.check_fat(mine)) == 1
+
+
+def test_fat_object_of_another_type() -> None:
+    data = b.fat_object(b.device_image("k"), file_type=b.DYN)
+    assert len(elf.check_fat(data, machine=b.X86_64, types=("DYN",))) == 1
+    assert fat_refusal(data, types=("REL",)).fields["rule"] == "type"
+
+
+def test_fat_object_may_hold_its_images_in_another_section() -> None:
+    data = b.fat_object(b.device_image("k", file_type=b.REL), section="__aicore_rel_binary")
+    found = elf.check_fat(data, machine=b.X86_64, section="__aicore_rel_binary", symbols=["k"])
+    assert [item.image.type for item in found] == ["REL"]
+    assert fat_refusal(data).fields["rule"] == "nested_section"
+
+
+@pytest.mark.parametrize("kind", [0, 4])
+def test_image_in_a_fat_object_has_a_type_that_can_be_run_or_linked(kind: int) -> None:
+    data = b.fat_object(b.device_image("k", file_type=kind))
+    assert fat_refusal(data).fields["rule"] == "type"
+
+
+def test_images_back_to_back_without_a_host() -> None:
+    images = [b.device_image("one"), b.device_image("two_mix_aiv")]
+    found = elf.check_images(images[0] + bytes(3) + images[1], symbols=["one", "two"])
+    assert [item.offset for item in found] == [0, len(images[0]) + 3]
+    assert len(elf.check_images(images[0], arch="dav-2201")) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "rule"),
+    [
+        (b"", "nested_section"), (bytes(64), "nested_padding"), (PLAIN, "machine"),
+        (b.device_image("one") + b"junk", "nested_padding"),
+        (b.device_image("one") + b.device_image("two")[:-1], "section_table"),
+        (b.device_image("one"), "symbol"),
+        (b.device_image("one", "two", flags=0x990000), "arch_flags"),
+        (b.device_image("two", flags=1) + b.device_image(flags=2), "arch_flags"),
+    ],
+)  # fmt: skip
+def test_images_back_to_back_are_refused_as_in_a_fat_object(data: bytes, rule: str) -> None:
+    with pytest.raises(ElfError) as caught:
+        elf.check_images(data, arch="dav-2201", symbols=["two"])
+    assert caught.value.fields["rule"] == rule
+
+
+def test_section_bytes() -> None:
+    device = b.device_image("k")
+    assert elf.section_bytes(b.fat_object(device)) == device
+    assert elf.section_bytes(b.fat_object(device), ".comment") == b"host\0"
+
+
+@pytest.mark.parametrize("name", [".nothing", ".bss"])
+def test_section_bytes_of_nothing(name: str) -> None:
+    with pytest.raises(ElfError) as caught:
+        elf.section_bytes(PLAIN, name)
+    assert caught.value.fields["rule"] == "nested_section"
+
+
+def test_section_bytes_of_a_broken_image() -> None:
+    with pytest.raises(ElfError):
+        elf.section_bytes(b.set_section(PLAIN, ".bss", "sh_addralign", 3), ".text")
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fEL", b"text", b"\0\0\x7fELF", b"\x7fELG" + bytes(99)])
+def test_anything_but_elf_passes(data: bytes) -> None:
+    elf.check_any(data)
+
+
+def test_elf_of_any_machine_is_judged_among_anything() -> None:
+    for data in (PLAIN, b.device_image("k"), b.build(machine=190), b.fat_object(b.device_image())):
+        elf.check_any(data)
+        with pytest.raises(ElfError):
+            elf.check_any(data[:-1])
+    with pytest.raises(ElfError):
+        elf.check_any(b"\x7fELF")
+
+
+def test_nested_images_are_judged_among_anything() -> None:
+    broken = b.set_section(b.device_image("k"), ".text", "sh_offset", TOO_LARGE)
+    with pytest.raises(ElfError) as caught:
+        elf.check_any(b.fat_object(b.device_image("k"), broken))
+    assert (caught.value.fields["rule"], caught.value.fields["nested"]) == ("section_bounds", 1)
+    with pytest.raises(ElfError):
+        elf.check_any(b.fat_object(b"no image"))
+
+
+def small(order: str = "<") -> bytes:
+    """A 32-bit image: a header, a segment header, two section headers."""
+    ident = b"\x7fELF\x01" + (b"\x01" if order == "<" else b"\x02") + b"\x01" + bytes(9)
+    fields = (2, 40, 1, 0, 52, 84, 0, 52, 32, 1, 40, 2, 0)
+    header = ident + struct.pack(order + "HHIIIIIHHHHHH", *fields)
+    return header + bytes(32 + 80)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_tables_of_a_32_bit_image_are_judged_among_anything(order: str) -> None:
+    data = small(order=order)
+    elf.check_any(data)
+    elf.check_any(data + b"more")
+    for size in (4, 5, 51, 52, 83, len(data) - 1):
+        with pytest.raises(ElfError) as caught:
+            elf.check_any(data[:size])
+        assert caught.value.fields["rule"] in ("header_size", "segment_table", "section_table")
+
+
+def test_entry_symbols_are_the_functions_with_a_description() -> None:
+    assert elf.entry_symbols(b.device_image("b", "a")) == ("a", "b")
+    notes = [Sec(f".ascend.meta.{name}", b"x", type=b.NOTE) for name in ("b", "gone")]
+    assert elf.entry_symbols(b.device_image("a", "b", notes=notes)) == ("b",)
+    data = b.build(machine=b.AICORE, symbols=[Sym("data", kind=b.OBJECT), Sym("asm", kind=0)])
+    assert elf.entry_symbols(data) == ("asm",)
+
+
+def test_readable_images_end_before_the_first_that_is_refused() -> None:
+    good, bad = b.device_image("k"), b.set_header(b.device_image("k"), "e_shstrndx", 1)
+    assert len(elf.readable_images(b.fat_object(good, good))) == 2
+    assert len(elf.readable_images(b.fat_object(good, bad, good))) == 1
+    assert elf.readable_images(PLAIN) == ()
+    assert elf.readable_images(b"") == ()
 
 
 # This machine
