@@ -60,6 +60,19 @@ class ToolFile(NamedTuple):
     """Absolute path, spelled as the tool is invoked (its name may decide what it does)."""
     principal: bool
     """True if its stat signature is confirmed on every request, not only by events and re-scans."""
+    followed: bool = False
+    """True for a script whose way the plugin followed: what it leads to is among the files and trees."""
+
+
+class Tree(NamedTuple):
+    """A directory whose whole content belongs to a toolchain (:mod:`ptocache.manifest`)."""
+
+    role: str
+    """``tree:`` and a word."""
+    path: str
+    """Absolute path."""
+    skip: tuple[str, ...] = ()
+    """Names at its top that do not belong to it."""
 
 
 class Installation(NamedTuple):
@@ -70,8 +83,11 @@ class Installation(NamedTuple):
     files: tuple[ToolFile, ...]
     absent: tuple[str, ...] = ()
     """Paths whose appearance would change what was found (earlier places of the search)."""
+    trees: tuple[Tree, ...] = ()
+    """Whole directories that belong to it: libraries, headers, what a launcher may lead to."""
     directories: tuple[str, ...] = ()
-    """Directories, there or not yet, whose content decides what the tool itself would find."""
+    """Directories (and files), there or not yet, that decide what the tool itself would find: they do not
+    identify it, but when one of them moves it is located again."""
     facts: Mapping[str, Any] = {}
     """What the tools said when asked; all of it is part of the identity. Text, lists and maps."""
     local: Mapping[str, Any] = {}
@@ -133,6 +149,8 @@ class Step(NamedTuple):
     """Files that must exist afterwards, relative to the private directory."""
     depfile: str = ""
     """The dependency file that the step writes; empty if it opens nothing undeclared."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Variables that follow from the installation, added to those of the job."""
 
 
 class Discovery(NamedTuple):

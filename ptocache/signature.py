@@ -8,6 +8,7 @@ for :data:`SETTLE_NS`; until then it is taken anew.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ SETTLE_NS = 2_000_000_000
 
 # Linux's CLOCK_REALTIME_COARSE: file timestamps are taken from it (one step is 1 to 10 ms).
 _COARSE_CLOCK = 5
+_MOST_LINKS = 40
 
 
 class Signature(NamedTuple):
@@ -33,6 +35,43 @@ def signature_of(path: str) -> Signature | None:
     try:
         info = os.stat(path)
     except (OSError, ValueError):
+        return None
+    return Signature(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+
+
+def links_on(path: str) -> tuple[tuple[str, Signature], ...]:
+    """The symbolic links on the way to ``path``, each with the signature of the link itself: a link that
+    was moved and moved back is another one."""
+    found: list[tuple[str, Signature]] = []
+    parts = path.split("/")[::-1]
+    current = "/"
+    while parts and len(found) < _MOST_LINKS:
+        part = parts.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            current = os.path.dirname(current)
+            continue
+        place = os.path.join(current, part)
+        sign = signature_of_link(place)
+        if sign is None:
+            current = place
+            continue
+        found.append((place, sign))
+        target = os.readlink(place)
+        if target.startswith("/"):
+            current = "/"
+        parts += target.split("/")[::-1]
+    return tuple(found)
+
+
+def signature_of_link(path: str) -> Signature | None:
+    """The signature of the symbolic link ``path`` itself; ``None`` if it is none."""
+    try:
+        info = os.lstat(path)
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISLNK(info.st_mode):
         return None
     return Signature(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from .errors import PluginError, UnknownToolchainError
+from .errors import OutputRejectedError, PluginError, UnknownToolchainError
 from .model import Discovery, Installation, Job, Output, Prepared, Step
 
 if TYPE_CHECKING:
@@ -69,13 +69,14 @@ class Files(Protocol):
 
 
 class CheckedOutputs:
-    """Outputs that passed a toolchain's validation; only :func:`validate` can make one."""
+    """Outputs that passed a toolchain's validation; only :func:`validate` and
+    :func:`check_bundle` can make them."""
 
     __slots__ = ("outputs",)
 
     def __init__(self, outputs: tuple[Output, ...], token: object) -> None:
         if token is not _CHECKED:
-            raise TypeError("only ptocache.toolchain.validate makes CheckedOutputs")
+            raise TypeError("only ptocache.toolchain makes CheckedOutputs")
         self.outputs = outputs
 
 
@@ -88,14 +89,17 @@ class Toolchain(Protocol):
     ENV: tuple[str, ...]
     """Declared variables (names or ``fnmatch`` patterns): they reach the compiler and the key."""
     SEARCH: tuple[str, ...]
-    """Variables that only :meth:`locate` reads: what they lead to is in the identity."""
+    """Variables that :meth:`locate` reads: what they lead to is in the identity."""
+
+    FLAVOURS: tuple[str, ...]
+    """The flavours that a diagnosis asks for, see :meth:`flavour`."""
 
     def flavour(self, job: Job) -> str:
         """Which part of the toolchain a job needs; empty if it is one whole. Cheap: every request
         asks."""
 
     def locate(self, env: Mapping[str, str], probe: Probe, flavour: str) -> Installation:
-        """Find the tools. ``env`` holds the variables of ``ENV`` and ``SEARCH`` and no other.
+        """Find the tools. ``env`` holds the variables of ``SEARCH`` and no other.
 
         Raises :class:`~ptocache.errors.ToolNotFoundError` with where it looked.
         """
@@ -133,8 +137,39 @@ class Toolchain(Protocol):
         """Name in the private directory → file to be found there, for what the tools look for beside
         the inputs. They are linked, not copied: what was opened is found out afterwards."""
 
+    def finish(self, prepared: Prepared, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
+        """The outputs wanted, out of the files of :meth:`collect`: where one is a part of a file.
+
+        Raises :class:`~ptocache.errors.OutputRejectedError` if that part is not there.
+        """
+
     def validate(self, prepared: Prepared, outputs: tuple[Output, ...]) -> None:
         """Raise :class:`~ptocache.errors.OutputRejectedError` for an output that is not valid."""
+
+
+class BaseToolchain:
+    """What most toolchains have in common; a plugin may derive from it and write the rest."""
+
+    SEARCH: tuple[str, ...] = ()
+    FLAVOURS: tuple[str, ...] = ("",)
+
+    def flavour(self, job: Job) -> str:
+        """One whole."""
+        return ""
+
+    def judge_inputs(self, prepared: Prepared, scans: Mapping[str, Scan]) -> Prepared:
+        """Nothing in an input keeps a result from being stored."""
+        return prepared
+
+    def beside(
+        self, prepared: Prepared, scans: Mapping[str, Scan], files: Files
+    ) -> Mapping[str, str]:
+        """Nothing is looked for beside the inputs."""
+        return {}
+
+    def finish(self, prepared: Prepared, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
+        """Every output is a whole file."""
+        return outputs
 
 
 _METHODS = (
@@ -146,6 +181,7 @@ _METHODS = (
     "discover",
     "judge_inputs",
     "beside",
+    "finish",
     "validate",
 )
 
@@ -155,6 +191,25 @@ def validate(
 ) -> CheckedOutputs:
     """Let the toolchain judge its outputs; the result is what the store publishes."""
     toolchain.validate(prepared, outputs)
+    return CheckedOutputs(outputs, _CHECKED)
+
+
+def check_bundle(outputs: tuple[Output, ...]) -> CheckedOutputs:
+    """Judge the files of a kernel that a framework built by itself: what is an ELF image must be a
+    whole one, with the device images in it; anything else goes.
+
+    Raises :class:`~ptocache.errors.OutputRejectedError`.
+    """
+    from .elf import check_any
+
+    if not outputs:
+        raise OutputRejectedError("a kernel without files")
+    for output in outputs:
+        try:
+            check_any(output.data)
+        except OutputRejectedError as error:
+            error.message = f"{output.name}: {error.message}"
+            raise
     return CheckedOutputs(outputs, _CHECKED)
 
 
@@ -193,7 +248,9 @@ class Registry:
 
         Raises :class:`~ptocache.errors.PluginError` for one that misses a part of the interface.
         """
-        for attribute, kind in (("name", str), ("version", str), ("ENV", tuple), ("SEARCH", tuple)):
+        for attribute, kind in (
+            ("name", str), ("version", str), ("ENV", tuple), ("SEARCH", tuple), ("FLAVOURS", tuple),
+        ):  # fmt: skip
             if not isinstance(getattr(toolchain, attribute, None), kind):
                 raise PluginError(
                     f"the toolchain plugin {source} has no {attribute} of type {kind.__name__}",
@@ -220,6 +277,10 @@ class Registry:
                 hint=f"installed: {', '.join(sorted(self._toolchains)) or 'none'}",
             )
         return found
+
+    def all(self) -> list[Toolchain]:
+        """Every plugin, by name."""
+        return [self._toolchains[name] for name in self.names()]
 
     def names(self) -> list[str]:
         """The names, sorted."""

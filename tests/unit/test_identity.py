@@ -8,16 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ptocache import manifest as manifest_module
 from ptocache import signature as signature_module
 from ptocache.contents import PERSIST_BYTES, Contents
 from ptocache.errors import ToolNotFoundError
 from ptocache.identity import Identities, Options, cpu_signature, identity_digest, variables_of
-from ptocache.model import Discovery, Identity, Installation, Job, Output, Prepared, Step, ToolFile
+from ptocache.model import (
+    Discovery,
+    Identity,
+    Installation,
+    Job,
+    Output,
+    Prepared,
+    Step,
+    ToolFile,
+    Tree,
+)
 from ptocache.signature import Signature, moment
-from ptocache.toolchain import ProbeResult
+from ptocache.toolchain import BaseToolchain, ProbeResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ptocache.toolchain import Files, Probe, Scan
 
@@ -25,7 +36,7 @@ COMPILER = b"\x7fELF compiler"
 LIBRARY = b"\x7fELF library" + b"x" * PERSIST_BYTES
 
 
-class Plugin:
+class Plugin(BaseToolchain):
     """A toolchain whose files lie below a folder; asks its compiler one question."""
 
     name = "fake"
@@ -459,10 +470,10 @@ def test_variables_that_lead_to_two_toolchains_are_remembered_apart(world: World
     assert len(world.identities.known()) == 2
 
 
-def test_the_variables_of_a_toolchain_are_the_declared_ones_sorted() -> None:
+def test_the_variables_of_a_toolchain_are_those_of_its_search() -> None:
     env = {"FAKE_B": "2", "FAKEHOME": "/x", "FAKE_A": "1", "HOME": "/h", "FAKER": "no"}
     plugin = Plugin(Path("/nowhere"))
-    assert variables_of(plugin, env) == (("FAKEHOME", "/x"), ("FAKE_A", "1"), ("FAKE_B", "2"))
+    assert variables_of(plugin, env) == (("FAKEHOME", "/x"),)
 
 
 def digest_of(root: Path, *, relocatable: bool = False, **changes: Any) -> str:
@@ -585,3 +596,290 @@ def test_a_processor_is_its_model_and_features_and_not_its_clock(tmp_path: Path)
 def test_a_machine_without_cpuinfo_has_a_signature_too(tmp_path: Path) -> None:
     assert len(cpu_signature(str(tmp_path / "none"))) == 64
     assert cpu_signature() == cpu_signature()
+
+
+# --- whole trees
+
+
+class TreeWorld(World):
+    """A toolchain with a tree besides: ``include``, of which ``log`` does not belong to it."""
+
+    def __init__(self, root: Path) -> None:
+        self.header = root / "include" / "a.h"
+        self.header.parent.mkdir(parents=True)
+        self.header.write_bytes(b"1")
+        self.watched_roots: set[str] = set()
+        super().__init__(root)
+        self.plugin.changes["trees"] = (Tree("tree:x", str(root / "include"), ("log",)),)
+
+    def restart(self) -> None:
+        super().restart()
+        self.identities = Identities(
+            self.contents, self.probe, self.records, self.options, self._found
+        )
+
+    def _found(self, directories: Iterable[str], roots: Iterable[str]) -> None:
+        self.watched.update(directories)
+        self.watched_roots.update(roots)
+
+    def unmoved(self, identity: Identity) -> bool:
+        return self.identities.unmoved(self.plugin, "", (), identity)
+
+
+@pytest.fixture
+def planted(tmp_path: Path, quiet: None) -> TreeWorld:
+    return TreeWorld(tmp_path / "cann")
+
+
+def test_a_tree_is_a_component_with_its_manifest(planted: TreeWorld) -> None:
+    found = {item.role: item for item in planted.resolve().components}["tree:x"]
+    assert found.canonical == str(planted.root / "include")
+    assert found.digest.size == 1
+
+
+@pytest.mark.parametrize("notice", ["hint", "rescan"])
+def test_a_header_of_a_tree_replaced_in_place_is_noticed(notice: str, planted: TreeWorld) -> None:
+    before = planted.resolve()
+    replace_in_place(planted.header)
+    assert planted.confirmed() is before
+    if notice == "hint":
+        planted.identities.hint(str(planted.header))
+    else:
+        assert planted.identities.rescan() == 1
+    assert planted.confirmed() is None
+    assert planted.resolve().digest != before.digest
+
+
+def test_a_header_of_a_tree_replaced_in_place_is_noticed_after_a_compile(
+    planted: TreeWorld,
+) -> None:
+    before = planted.resolve()
+    replace_in_place(planted.header)
+    assert not planted.unmoved(before)
+    assert planted.confirmed() is None
+
+
+def test_a_header_that_was_another_one_during_a_compile_is_noticed_after_it(
+    planted: TreeWorld,
+) -> None:
+    """Its content is as it was, and what was compiled meanwhile may not be."""
+    before = planted.resolve()
+    moment()
+    planted.header.write_bytes(b"2")
+    planted.header.write_bytes(b"1")
+    assert not planted.unmoved(before)
+    again = planted.resolve()
+    assert again.digest == before.digest
+    assert planted.unmoved(again)
+
+
+def test_a_link_that_led_elsewhere_during_a_compile_is_noticed_after_it(
+    planted: TreeWorld, tmp_path: Path
+) -> None:
+    latest = tmp_path / "latest"
+    latest.symlink_to("cann")
+    planted.plugin.root = latest
+    before = planted.resolve()
+    assert planted.unmoved(before)
+    moment()
+    latest.unlink()
+    latest.symlink_to("cann")
+    assert not planted.unmoved(before)
+
+
+def test_a_tree_that_was_only_touched_keeps_its_identity_and_costs_no_doubt_later(
+    planted: TreeWorld,
+) -> None:
+    before = planted.resolve()
+    moment()
+    os.utime(planted.header)
+    planted.identities.hint(str(planted.header))
+    assert planted.resolve() is before
+    assert planted.unmoved(before)
+    moment()
+    os.utime(planted.header)
+    assert planted.identities.rescan() == 0
+    assert planted.unmoved(before)
+
+
+def test_a_restart_reads_no_file_of_a_quiet_tree(planted: TreeWorld) -> None:
+    before = planted.resolve()
+    planted.restart()
+    assert planted.resolve().digest == before.digest
+    assert planted.identities.trees.files_read == 0
+    assert planted.asked == []
+
+
+def test_the_numbers_tell_of_files_read_and_of_doubt(planted: TreeWorld) -> None:
+    planted.resolve()
+    assert planted.identities.counts() == {"known": 1, "doubt": 0, "files_read": 3}
+    planted.identities.hint(str(planted.header))
+    assert planted.identities.counts() == {"known": 1, "doubt": 1, "files_read": 3}
+
+
+def test_a_hint_counts_for_what_belongs_to_a_tree_only(planted: TreeWorld, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "log").mkdir(parents=True)
+    (planted.root / "include" / "more").symlink_to(outside)
+    identity = planted.resolve()
+    for name in ("log/x", "log/deep/x", "deep/__pycache__/x.pyc"):
+        planted.identities.hint(str(planted.root / "include" / name))
+        assert planted.confirmed() is identity
+    for path in (planted.root / "include" / "deep" / "new.h", outside / "log" / "x"):
+        planted.identities.hint(str(path))
+        assert planted.confirmed() is None
+        assert planted.resolve() is identity
+
+
+def test_what_does_not_belong_to_a_tree_is_not_watched(planted: TreeWorld, tmp_path: Path) -> None:
+    include, outside = planted.root / "include", tmp_path / "outside"
+    outside.mkdir()
+    (include / "more").symlink_to(outside)
+    planted.resolve()
+    assert planted.watched_roots == {str(include), str(outside)}
+    for name in ("log", "deep"):
+        (include / name).mkdir()
+    planted.watched_roots.clear()
+    planted.identities.rescan()
+    planted.resolve()
+    assert planted.watched_roots == {str(include / "deep"), str(outside)}
+    assert str(include) in planted.watched
+
+
+def test_a_rescan_looks_once_at_a_tree_however_many_identities_have_it(
+    planted: TreeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        planted.identities.resolve(planted.plugin, "", (("PATH", str(number)),))
+    looks: list[Tree] = []
+    real = manifest_module._walk
+
+    def counted(tree: Tree) -> Any:
+        looks.append(tree)
+        return real(tree)
+
+    monkeypatch.setattr(manifest_module, "_walk", counted)
+    assert planted.identities.rescan() == 0
+    assert len(looks) == 1
+
+
+def test_a_tree_that_cannot_be_read_leaves_the_identity_uncertain(planted: TreeWorld) -> None:
+    planted.plugin.changes["trees"] = (Tree("tree:x", str(planted.root / "nothing")),)
+    identity = planted.resolve()
+    assert identity.uncertain == (
+        f"{planted.root}/nothing (tree:x) cannot be read: No such file or directory"
+    )
+    planted.root.joinpath("nothing").mkdir()
+    planted.identities.rescan()
+    assert planted.resolve().uncertain == ""
+
+
+def test_the_same_tree_in_another_place_is_the_same_only_if_relocatable(tmp_path: Path) -> None:
+    digests: dict[bool, set[str]] = {True: set(), False: set()}
+    for name in ("one", "other"):
+        for relocatable, found in digests.items():
+            world = TreeWorld(tmp_path / f"{name}{relocatable}")
+            world.options = Options(relocatable=relocatable)
+            world.restart()
+            found.add(world.resolve().digest)
+    assert len(digests[True]) == 1
+    assert len(digests[False]) == 2
+
+
+# --- what is there and cannot be read
+
+
+@pytest.mark.parametrize("principal", [True, False])
+def test_a_file_that_cannot_be_read_leaves_the_identity_uncertain(
+    principal: bool, world: World
+) -> None:
+    """A directory in its place is what a user who may read everything can make of it."""
+    place = world.root / "version.info"
+    place.mkdir()
+    files = world.plugin.locate({}, world.probe, "").files
+    world.plugin.changes["files"] = (*files, ToolFile("version.info", str(place), principal))
+    identity = world.resolve()
+    assert identity.uncertain == f"{place} (version.info) cannot be read"
+    place.rmdir()
+    place.write_text("Version=8.5.0")
+    world.identities.rescan()
+    assert world.resolve().uncertain == ""
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_file_that_changes_while_it_is_read_leaves_the_identity_uncertain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    real = world.contents.sha256
+
+    def meanwhile(path: str) -> str:
+        found = real(path)
+        if path == str(world.compiler):
+            replace_in_place(world.compiler)
+        return found
+
+    monkeypatch.setattr(world.contents, "sha256", meanwhile)
+    assert world.resolve().uncertain == f"{world.compiler} (cc) changed while it was read"
+    monkeypatch.undo()
+    assert world.confirmed() is None
+
+
+@pytest.mark.usefixtures("quiet")
+def test_what_is_uncertain_is_looked_at_anew_by_the_next_daemon(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.plugin.changes = {"uncertain": "version.info is empty"}
+    assert world.resolve().uncertain
+    world.plugin.changes = {}
+    world.restart()
+    assert world.resolve().uncertain == ""
+
+
+@pytest.mark.usefixtures("quiet")
+def test_what_a_tool_said_before_it_was_exchanged_is_asked_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    exchanges = [lambda: replace_in_place(world.compiler)]
+
+    def meanwhile() -> None:
+        while exchanges:
+            exchanges.pop()()
+
+    world.meanwhile = meanwhile
+    world.resolve()
+    assert world.plugin.located == 2
+    world.restart()
+    world.resolve()
+    assert world.plugin.located == 0
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_toolchain_that_is_exchanged_under_each_look_does_not_keep_the_request_for_ever(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    world.meanwhile = lambda: replace_in_place(world.compiler)
+    world.resolve()
+    assert world.plugin.located == 3
+
+
+def test_who_stores_nothing_reads_nothing(planted: TreeWorld) -> None:
+    planted.options = Options(read=False)
+    planted.restart()
+    identity = planted.resolve()
+    assert identity.installation.path("cc") == str(planted.compiler)
+    assert (identity.digest, identity.components, identity.uncertain) == ("", (), "")
+    assert planted.identities.counts()["files_read"] == 0
+    replace_in_place(planted.compiler)
+    assert planted.confirmed() is None
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_file_that_could_not_be_read_for_a_moment_is_read_after_the_rescan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.contents, "sha256", lambda path: "")
+        assert world.resolve().uncertain == f"{world.compiler} (cc) cannot be read"
+    assert world.identities.rescan() == 1
+    assert world.resolve().uncertain == ""

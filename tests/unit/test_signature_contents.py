@@ -16,10 +16,12 @@ from ptocache.model import ABSOLUTE_BASE, SOURCE_BASE, Dependency
 from ptocache.signature import (
     SETTLE_NS,
     Signature,
+    links_on,
     moment,
     of_descriptor,
     settled,
     signature_of,
+    signature_of_link,
     unmoved,
 )
 
@@ -80,6 +82,42 @@ def test_what_cannot_be_looked_at_has_no_signature(name: str, tmp_path: Path) ->
     assert signature_of(path) is None
     assert unmoved(path, None)
     assert not unmoved(path, Signature(1, 2, 3, 4, 5))
+
+
+def test_the_links_on_a_way_are_found_one_after_the_other(tmp_path: Path) -> None:
+    (tmp_path / "8.5" / "bin").mkdir(parents=True)
+    (tmp_path / "8.5" / "bin" / "clang").touch()
+    (tmp_path / "8.5" / "bin" / "cc").symlink_to("clang")
+    (tmp_path / "current").symlink_to("8.5")
+    (tmp_path / "latest").symlink_to(tmp_path / "current")
+    found = [path for path, _ in links_on(f"{tmp_path}/latest/./bin/../bin//cc")]
+    real = os.path.realpath(tmp_path)
+    assert [path for path in found if path.startswith(real)] == [
+        f"{real}/latest",
+        f"{real}/current",
+        f"{real}/8.5/bin/cc",
+    ]
+    assert links_on(f"{real}/8.5/bin/clang") == links_on(f"{real}/nothing/at/all") == ()
+
+
+def test_a_circle_of_links_has_an_end(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    assert len(links_on(str(tmp_path / "a"))) == 40
+
+
+def test_a_link_that_was_turned_away_and_back_has_another_signature(tmp_path: Path) -> None:
+    link = tmp_path / "latest"
+    link.symlink_to("8.5")
+    before = signature_of_link(str(link))
+    for aim in ("9.0", "8.5"):
+        moment()
+        link.unlink()
+        link.symlink_to(aim)
+    assert before is not None
+    assert signature_of_link(str(link)) not in (None, before)
+    assert signature_of_link(str(tmp_path)) is None
+    assert signature_of_link(str(tmp_path / "nothing")) is None
 
 
 def test_unmoved_means_an_equal_signature(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from ptocache.model import Job, Output, Prepared
 from ptocache.toolchain import GROUP, CheckedOutputs, Registry, validate
 
 METHODS = [
-    "flavour", "locate", "prepare", "plan", "collect", "discover", "judge_inputs", "beside", "validate",
+    "flavour", "locate", "prepare", "plan", "collect", "discover", "judge_inputs", "beside", "finish",
+    "validate",
 ]  # fmt: skip
 
 
@@ -23,6 +24,7 @@ def plugin(name: Any = "fake", **changes: Any) -> Any:
         "version": "1",
         "ENV": ("FAKE_FLAGS", "FAKE_*"),
         "SEARCH": ("PATH",),
+        "FLAVOURS": ("",),
         **{method: lambda *_: None for method in METHODS},
         **changes,
     }
@@ -43,7 +45,7 @@ def test_an_unknown_name_is_an_error_that_lists_what_there_is() -> None:
         Registry().get("host")
 
 
-@pytest.mark.parametrize("attribute", ["name", "version", "ENV", "SEARCH"])
+@pytest.mark.parametrize("attribute", ["name", "version", "ENV", "SEARCH", "FLAVOURS"])
 @pytest.mark.parametrize("value", [..., None, 7, ["PATH"]], ids=["missing", "none", "int", "list"])
 def test_an_attribute_that_is_missing_or_of_another_type_is_named(
     attribute: str, value: object
