@@ -1,0 +1,181 @@
+"""The AscendC toolchain.
+
+Source: the command lines of TileLang 0.1.15 for one kernel; the options of a request stand behind the
+ones that are always given, so that they win.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ptocache import elf
+from ptocache.errors import BadRequestError, OutputRejectedError
+from ptocache.includes import companions
+from ptocache.model import Discovery, Installation, Job, Output, Prepared, Step
+from ptocache.toolchain import BaseToolchain
+from ptocache_cann import arch, bisheng
+from ptocache_cann.installation import BISHENG, LINKER, SEARCH, locate
+from ptocache_cfamily.discovery import judge_sources
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ptocache.toolchain import Files, Probe, Scan
+
+AIBIN = "aibin"
+OBJECT = "object"
+SHARED = "shared"
+_SUFFIXES = (".asc", ".cpp", ".cc", ".cxx", ".cce")
+_ALWAYS = ("-O2", "-fPIC", "-std=c++20", "-mllvm", "-cce-aicore-dcpreload-args=false")
+_AIBIN_FILE = "kernel.aibin"
+_SHARED_FILE = "kernel.so"
+
+
+class AscendCToolchain(BaseToolchain):
+    """``aibin``: an executable device image (the default); ``object`` and ``shared``: fat files of the
+    host with the device images inside."""
+
+    name = "ascendc"
+    version = "1"
+    ENV = (*bisheng.ENV, arch.VARIABLE)
+    SEARCH = SEARCH
+    FLAVOURS = ("", "link")
+
+    def flavour(self, job: Job) -> str:
+        """Only a device executable needs ld.lld."""
+        return "link" if AIBIN in (job.outputs or (AIBIN,)) else ""
+
+    def locate(self, env: Mapping[str, str], probe: Probe, flavour: str) -> Installation:
+        """bisheng, and ld.lld for a link, with their installation."""
+        return locate(env, probe, (BISHENG, LINKER) if flavour else (BISHENG,))
+
+    def prepare(self, job: Job, installation: Installation) -> Prepared:
+        """Outputs and arch explicit, options parsed and canonical."""
+        outputs = tuple(sorted(set(job.outputs or (AIBIN,))))
+        unknown = sorted(set(outputs) - {AIBIN, OBJECT, SHARED})
+        if unknown:
+            raise BadRequestError(
+                f"the AscendC toolchain makes no output {unknown[0]!r}",
+                hint=f"{AIBIN}, {OBJECT} or {SHARED}",
+            )
+        sources = _sources(job)
+        if len(sources) != 1:
+            raise BadRequestError(
+                f"{len(sources)} of the inputs are sources, and exactly one must be",
+                hint=f"known suffixes: {', '.join(_SUFFIXES)}; other inputs are headers",
+            )
+        device, rest = arch.choose(job.arch, job.options, dict(job.env))
+        options = bisheng.read_options(rest, installation, job.cwd)
+        bypass, detail = bisheng.bypass_of(options, installation, links=SHARED in outputs)
+        return Prepared(
+            job._replace(
+                arch=device.name,
+                options=bisheng.normal_options(options, installation),
+                outputs=outputs,
+                env=bisheng.normal_env(job, bisheng.ENV),
+            ),
+            bypass=bypass,
+            detail=detail,
+            looked=bisheng.looks(options, job),
+        )
+
+    def plan(
+        self, prepared: Prepared, installation: Installation, workdir: str
+    ) -> tuple[Step, ...]:
+        """A device compile and its link, a host compile and its link: those that are wanted."""
+        job = prepared.job
+        options = bisheng.read_options(job.options, installation, job.cwd)
+        device = arch.understood(job.arch).option
+        words = (*_ALWAYS, device, *_language(job), *options.compile)
+        steps: list[Step] = []
+        if AIBIN in job.outputs:
+            source = _device_source(job)
+            steps += (
+                bisheng.compile_step(
+                    source, words, installation, workdir, mode=("--cce-aicore-only",)
+                ),
+                bisheng.device_link_step((source.object,), _AIBIN_FILE, options, installation),
+            )
+        if OBJECT in job.outputs or SHARED in job.outputs:
+            host = _host_source(job)
+            steps.append(bisheng.compile_step(host, words, installation, workdir))
+            if SHARED in job.outputs:
+                steps.append(
+                    bisheng.shared_link_step(
+                        (host.object,), _SHARED_FILE, device, options, installation
+                    )
+                )
+        return tuple(steps)
+
+    def collect(self, prepared: Prepared) -> Mapping[str, str]:
+        """Where the outputs lie."""
+        files = {
+            AIBIN: _AIBIN_FILE,
+            OBJECT: _host_source(prepared.job).object,
+            SHARED: _SHARED_FILE,
+        }
+        return {name: files[name] for name in prepared.job.outputs}
+
+    def judge_inputs(self, prepared: Prepared, scans: Mapping[str, Scan]) -> Prepared:
+        """A source that tells the time, or reads what nobody lists, makes a bypass."""
+        return judge_sources(prepared, scans)
+
+    def beside(
+        self, prepared: Prepared, scans: Mapping[str, Scan], files: Files
+    ) -> Mapping[str, str]:
+        """What quoted includes find in the source's own directory."""
+        directory = prepared.job.source_dir
+        if not directory:
+            return {}
+        return companions(scans, directory, files.scan, files.exists, files.entries)
+
+    def discover(
+        self,
+        prepared: Prepared,
+        installation: Installation,
+        depfiles: Mapping[str, str],
+        files: Files,
+        workdir: str,
+    ) -> Discovery:
+        """Headers outside of the installation, and the places where they might have been."""
+        job = prepared.job
+        sources = (_device_source(job), _host_source(job))
+        return bisheng.discover(job, job.options, sources, installation, depfiles, files, workdir)
+
+    def validate(self, prepared: Prepared, outputs: tuple[Output, ...]) -> None:
+        """Whole images for the device that was asked for, with the symbols that were asked for."""
+        job = prepared.job
+        device = arch.understood(job.arch).device
+        for output in outputs:
+            try:
+                if output.name == AIBIN:
+                    elf.check_device(output.data, arch=device, symbols=job.symbols)
+                else:
+                    bisheng.check_fat(
+                        output.data,
+                        device=device,
+                        symbols=job.symbols,
+                        linked=output.name == SHARED,
+                    )
+            except OutputRejectedError as error:
+                error.fields["output"] = output.name
+                raise
+
+
+def _sources(job: Job) -> list[str]:
+    return [item.name for item in job.inputs if os.path.splitext(item.name)[1] in _SUFFIXES]
+
+
+def _language(job: Job) -> tuple[str, ...]:
+    """Bisheng picks the language by the suffix ``.asc``; another one must be told."""
+    told = any(word.startswith("-x") for word in job.options)
+    return () if told or _sources(job)[0].endswith(".asc") else ("-xasc",)
+
+
+def _device_source(job: Job) -> bisheng.Source:
+    return bisheng.Source(_sources(job)[0], "kernel.rel.o", "kernel.rel.d", "device compile")
+
+
+def _host_source(job: Job) -> bisheng.Source:
+    return bisheng.Source(_sources(job)[0], "kernel.o", "kernel.d", "host compile")
