@@ -2,7 +2,8 @@
 
 The *action* is a canonical document of everything that can change a compile's output, and of nothing
 else; its key is the SHA-256 of the document's canonical encoding (see :mod:`ptocache.digest`). The
-document is stored with the entry, so that two keys can be compared field by field.
+document is stored with the entry, so that two keys can be compared field by field
+(:mod:`ptocache.explain`).
 
     schema          number of this grammar
     kind            "binary" or "kernel"
@@ -12,10 +13,10 @@ document is stored with the entry, so that two keys can be compared field by fie
     arch            target
     options         ordered
     env             map of the declared variables
-    inputs          map name → {sha256, size}
+    inputs          map name → {sha256, size}; of a kernel: its material that is known by digest
     outputs         ordered names
     symbols         sorted names
-    keyed           map of further facts that the plugin names
+    keyed           map of further facts that the plugin names; of a kernel: its short texts
     salt            the configured salt and the request's
 
 History
@@ -28,7 +29,7 @@ import hashlib
 from typing import Any, NamedTuple, NewType
 
 from .digest import canonical
-from .model import Dependency, Prepared
+from .model import Dependency, Job, Prepared
 from .outcome import Cache
 
 SCHEMA = 1
@@ -48,14 +49,6 @@ class Action(NamedTuple):
     key: ActionKey
 
 
-class Difference(NamedTuple):
-    """One field in which two actions differ, in words that a person reads."""
-
-    field: str
-    old: str
-    new: str
-
-
 def binary_action(
     prepared: Prepared, *, plugin_version: str, identity: str, salt: tuple[str, str] = ("", "")
 ) -> Action:
@@ -70,16 +63,47 @@ def binary_action(
         "arch": job.arch,
         "options": list(job.options),
         "env": dict(job.env),
-        "inputs": {
-            item.name: {"sha256": item.digest.sha256, "size": item.digest.size}
-            for item in job.inputs
-        },
+        "inputs": _digests(job),
         "outputs": list(job.outputs),
         "symbols": sorted(set(job.symbols)),
         "keyed": dict(prepared.keyed),
         "salt": list(salt),
     }
     return Action(document, ActionKey(_hash(_DOMAIN, document)))
+
+
+def kernel_action(
+    job: Job,
+    texts: tuple[tuple[str, str], ...],
+    *,
+    plugin_version: str,
+    identity: str,
+    salt: tuple[str, str] = ("", ""),
+) -> Action:
+    """The action of a kernel that a framework builds by itself: ``job.inputs`` and ``texts`` are all
+    that makes it, besides the toolchain and its declared variables (``job.env``)."""
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "kind": Cache.KERNEL.label,
+        "toolchain": job.toolchain,
+        "plugin": plugin_version,
+        "identity": identity,
+        "arch": job.arch,
+        "options": [],
+        "env": dict(job.env),
+        "inputs": _digests(job),
+        "outputs": [],
+        "symbols": [],
+        "keyed": dict(texts),
+        "salt": list(salt),
+    }
+    return Action(document, ActionKey(_hash(_DOMAIN, document)))
+
+
+def _digests(job: Job) -> dict[str, Any]:
+    return {
+        item.name: {"sha256": item.digest.sha256, "size": item.digest.size} for item in job.inputs
+    }
 
 
 def entry_key(
@@ -96,36 +120,6 @@ def entry_key(
 def key_of_document(document: dict[str, Any]) -> ActionKey:
     """The key that a stored document has; lets a reader check that an entry is what it says."""
     return ActionKey(_hash(_DOMAIN, document))
-
-
-def differences(old: dict[str, Any], new: dict[str, Any]) -> tuple[Difference, ...]:
-    """The fields in which two action documents differ, in the order of the grammar."""
-    found: list[Difference] = []
-    for field in sorted(set(old) | set(new)):
-        before, after = old.get(field), new.get(field)
-        if before == after:
-            continue
-        if isinstance(before, dict) and isinstance(after, dict):
-            for name in sorted(set(before) | set(after)):
-                if before.get(name) != after.get(name):
-                    found.append(
-                        Difference(
-                            f"{field}.{name}", _words(before.get(name)), _words(after.get(name))
-                        )
-                    )
-        else:
-            found.append(Difference(field, _words(before), _words(after)))
-    return tuple(found)
-
-
-def _words(value: Any) -> str:
-    if value is None:
-        return "(none)"
-    if isinstance(value, dict) and "sha256" in value:
-        return f"{str(value['sha256'])[:12]} ({value.get('size')} bytes)"
-    if isinstance(value, list):
-        return " ".join(str(item) for item in value) or "(none)"
-    return str(value) or "(empty)"
 
 
 def _hash(domain: bytes, value: Any) -> str:
