@@ -104,10 +104,10 @@ def compile_files(
     """Compile files, or get what was compiled before.
 
     Everything after -- goes to the tool, as does every --option. Artifacts are written to the
-    current directory as <stem>.so or <stem>.o, unless --output names another place. What the tool
-    prints is replayed, on a hit too. Ends with code 1 if a compile failed.
+    current directory as <stem>.so, <stem>.o or <stem>.<output>, unless --output names another
+    place. What the tool prints is replayed, on a hit too. Ends with code 1 if a compile failed.
     """
-    settings = settings_of(directory, socket)
+    settings = settings_of(directory, socket, reachable=False)
     places = _Places(files, output, tuple(kind or ()))
     options = (*(option or ()), *ctx.meta.get(_REST, ()))
     report = _Report(as_json=as_json, explain=explain, quiet=quiet)

@@ -12,7 +12,8 @@ from typer.core import TyperGroup
 from ptocache import __version__
 
 from . import compile as compile_command
-from . import demo, exits, screen, serve, store
+from . import demo, doctor, exits, explain, screen, serve, store, verify
+from . import inspect as inspect_command
 
 _HELP = """A cache for compiled kernels, served by one small daemon of your own.
 
@@ -21,7 +22,7 @@ Compile through it, look into it, tidy it up. The first request starts the daemo
 _EPILOG = """\b
 Exit codes:
   0  done
-  1  the compile failed
+  1  the compile failed; inspect: rejected; doctor: there is a problem
   2  wrong use
   3  no daemon, or it cannot be reached
   4  the store is damaged or unusable
@@ -79,7 +80,7 @@ def _options(
     pass
 
 
-for _part in (compile_command, serve, store, demo):
+for _part in (compile_command, serve, store, verify, explain, inspect_command, doctor, demo):
     _part.register(app)
 
 

@@ -24,6 +24,8 @@ _WITH_REASONS = (
 KEY_DIGITS = 12
 """Digits of a key in a line for people; enough to name it in ``show`` and ``invalidate``."""
 _LISTED = 20
+_SECTIONS_LISTED = 64
+_VISIBLE = 200
 _MANY = 8
 
 
@@ -186,12 +188,31 @@ def statistics(stats: Mapping[str, Any], root: str) -> str:
         ("entries", f"{store['entries']}, and {store['evicted']} evicted"),
         ("size", f"{size(store['bytes'])} of {size(limit)}{share}"),
         ("daemon", _daemon(daemon) if daemon else "none"),
+        *_trouble(daemon.get("health") if daemon else None),
     ]
     return f"{fields(head)}\n\n{_caches(stats['caches'])}"
 
 
 def _daemon(daemon: Mapping[str, Any]) -> str:
     return f"pid {daemon['pid']}, version {daemon['version']}, up {duration(daemon['uptime_s'])}"
+
+
+def _trouble(health: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """What the disk refused, if it did."""
+    found = []
+    if health and health["read_only"]:
+        found.append(("writing", "no: the store is only read"))
+    if health and health["last_failure"]:
+        counts = ", ".join(f"{name} {count}" for name, count in health["failures"].items())
+        found.append(("failures", f"{counts}; {failure(health['last_failure'])}"))
+    return found
+
+
+def failure(last: Mapping[str, Any]) -> str:
+    """``last_failure`` in words."""
+    place = f" in {last['place']}" if last["place"] else ""
+    at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(last["at_s"]))
+    return f"the last was {last['error']}{place} ({last['doing']}), {at}"
 
 
 def _caches(caches: Mapping[str, Any]) -> str:
@@ -285,6 +306,7 @@ def status(found: Mapping[str, Any]) -> str:
     rows = [
         ("daemon", _daemon(found)),
         ("store", found["root"]),
+        ("index", _journal(found.get("journal", ""))),
         ("socket", found["socket"]),
         ("mode", found["mode"]),
         ("compiling", f"{found['compiling']} (at most {found['jobs']} at once)"),
@@ -297,6 +319,10 @@ def status(found: Mapping[str, Any]) -> str:
         if item["uncertain"]:
             rows.append(("", f"not identified, so nothing is stored: {item['uncertain']}"))
     return fields(row for row in rows if row[1])
+
+
+def _journal(mode: str) -> str:
+    return f"journal mode {mode}: no write-ahead logging here" if mode not in ("", "wal") else ""
 
 
 def collected(found: Mapping[str, Any], *, dry_run: bool) -> str:
@@ -320,6 +346,21 @@ def invalidated(found: Mapping[str, Any], *, dry_run: bool) -> str:
     return "\n".join(lines)
 
 
+def verified(found: Mapping[str, Any]) -> str:
+    """What ``verify`` prints."""
+    looked = f"{count(found['entries'], 'entry', 'entries')}, {size(found['bytes'])}"
+    damaged = found["damaged"]
+    if not damaged:
+        return f"{looked}: all whole"
+    lines = [f"{item['key'][:12]}  {item['kernel']}: {item['detail']}" for item in damaged]
+    ending = (
+        "taken out; they are made again when they are next asked for"
+        if found["healed"]
+        else "left as they are"
+    )
+    return "\n".join([*lines, f"{looked}: {len(damaged)} damaged, {ending}"])
+
+
 def entries(found: Mapping[str, Any], now_s: float) -> str:
     """``show`` for people."""
     return "\n\n".join(
@@ -331,6 +372,8 @@ def _entry(entry: Mapping[str, Any], now_s: float) -> list[tuple[str, str]]:
     action = entry["action"]
     read = [item for item in entry["dependencies"] if item["sha256"]]
     looked = len(entry["dependencies"]) - len(read)
+    built = action["kind"] == "kernel"
+    how = "by its framework" if built else f"by ptocache {entry['ptocache']}"
     rows = [
         ("entry", entry["entry"]),
         ("kernel", entry["kernel"]),
@@ -340,17 +383,18 @@ def _entry(entry: Mapping[str, Any], now_s: float) -> list[tuple[str, str]]:
         ("options", shlex.join(action["options"])),
         ("variables", "\n".join(f"{name}={value}" for name, value in action["env"].items())),
         ("inputs", "\n".join(f"{n}  {i['sha256']}" for n, i in action["inputs"].items())),
+        ("keyed", "\n".join(f"{name}={value}" for name, value in action["keyed"].items())),
         (
             "outputs",
             "\n".join(f"{o['name']}  {size(o['size'])}  {o['digest']}" for o in entry["outputs"]),
         ),
         ("created", moment(entry["created_s"], now_s)),
         ("used", _uses(entry, now_s)),
-        ("compiled", f"in {duration(entry['compile_ms'] / 1000)} by ptocache {entry['ptocache']}"),
+        ("compiled", f"in {duration(entry['compile_ms'] / 1000)} {how}"),
         ("read", _listing([item["path"] for item in read])),
         ("not there", f"{count(looked, 'earlier place')} of a search" if looked else ""),
         ("commands", "\n".join(shlex.join(command) for command in entry["commands"])),
-        ("addresses", "" if entry["aslr_off"] else "randomised while it was compiled"),
+        ("addresses", "" if built or entry["aslr_off"] else "randomised while it was compiled"),
         ("stdout", _printed(entry["stdout"])),
         ("stderr", _printed(entry["stderr"])),
     ]
@@ -377,3 +421,80 @@ def _listing(paths: Sequence[str]) -> str:
 def _printed(data: bytes | str) -> str:
     text = data.decode("utf-8", "replace") if isinstance(data, bytes) else data
     return text.rstrip("\n")
+
+
+# --- inspect
+
+
+def inspected(file: str, found: Mapping[str, Any]) -> str:
+    """``inspect`` for people: what it is, its sections, its device images, the verdict."""
+    reason = f": {visible(found['reason'])}" if found["reason"] else ""
+    verdict = f"verdict  {found['verdict']}{reason}"
+    rows = [("file", visible(file)), ("size", f"{size(found['size'])} ({found['size']} bytes)")]
+    blocks = []
+    if found["kind"] == "unknown":
+        rows.append(("kind", "no ELF image, or none that can be read"))
+    else:
+        rows += _image_rows(found)
+        blocks = [_sections(found["sections"]), _nested_images(found["nested_images"])]
+    return "\n\n".join(block for block in (fields(rows), *blocks, verdict) if block)
+
+
+def _image_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    machine = f"{found['machine_name']} (0x{found['machine']:x}), {found['byte_order']}-endian"
+    rows = [
+        ("kind", f"{found['kind']} {found['form']}"),
+        ("machine", machine),
+        ("flags", f"0x{found['flags']:x}"),
+        ("segments", str(len(found["segments"]))),
+    ]
+    symbols = [visible(name) for name in found["entry_symbols"]]
+    if symbols:
+        title = "entry symbols" if found["kind"] == "device" else "functions"
+        rows.append((title, _listing(symbols)))
+    return rows
+
+
+def _sections(sections: Sequence[Mapping[str, Any]]) -> str:
+    if not sections:
+        return "no sections"
+    rows = [
+        [visible(item["name"]) or "-", item["type"], f"0x{item['offset']:x}", str(item["size"])]
+        for item in sections[:_SECTIONS_LISTED]
+    ]
+    text = table(["section", "type", "offset", "size"], rows)
+    more = len(sections) - len(rows)
+    return f"{text}\nand {more} more (--json lists them)" if more else text
+
+
+def _nested_images(images: Sequence[Mapping[str, Any]]) -> str:
+    if not images:
+        return ""
+    rows = [
+        [
+            f"{number} {_few(item['entry_symbols'])}",
+            item["form"],
+            f"0x{item['offset']:x}",
+            str(item["size"]),
+            f"0x{item['flags']:x}",
+        ]
+        for number, item in enumerate(images[:_SECTIONS_LISTED])
+    ]
+    text = table(["device image", "form", "offset", "size", "flags"], rows)
+    more = len(images) - len(rows)
+    return f"{text}\nand {more} more (--json lists them)" if more else text
+
+
+def _few(names: Sequence[str]) -> str:
+    if not names:
+        return "(no entry symbol)"
+    more = len(names) - 3
+    return ", ".join(map(visible, names[:3])) + (f" and {more} more" if more > 0 else "")
+
+
+def visible(text: str) -> str:
+    """A name from a file that nobody vouches for: no control sequence reaches the terminal."""
+    cut = text if len(text) <= _VISIBLE else text[:_VISIBLE] + "…"
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut
+    )

@@ -64,8 +64,8 @@ def give_up(stream: TextIO) -> None:
 class Progress:
     """How far a long work has come. This one tells nobody; see :func:`progress`."""
 
-    def advance(self, item: str) -> None:
-        """One more item, with this name, is done."""
+    def advance(self, item: str, count: int = 1) -> None:
+        """``count`` more items are done, the last of them with this name."""
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -92,8 +92,8 @@ class _Bar(Progress):
         )
         self._task = self._bar.add_task("", total=total)
 
-    def advance(self, item: str) -> None:
-        self._bar.update(self._task, advance=1, description=item)
+    def advance(self, item: str, count: int = 1) -> None:
+        self._bar.update(self._task, advance=count, description=item)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ptocache.errors import DaemonUnavailableError, StoreBusyError
+from ptocache.errors import DaemonUnavailableError, ProtocolMismatchError, StoreBusyError
 
 from . import exits, render, screen
 from .session import (
@@ -79,16 +80,24 @@ def serve(
     log_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
     ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="text or json, a line an event.")
+    ] = None,
+    log_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Log to a file, which is rotated.")
+    ] = None,
 ) -> None:
     """Serve a store to this user's processes.
 
     Clients start a daemon by themselves; this command is for those who want to say when and how.
-    The log goes to standard error, or with --detach to daemon.log in the store's directory.
+    The log goes to standard error, with --detach to daemon.log in the store's directory, or to
+    --log-file.
     Ends with code 5 if a daemon already serves the store.
     """
     settings = settings_of(
         directory, socket, daemon_idle_timeout=idle_timeout, store_max_size=max_size,
-        compile_jobs=jobs, daemon_log_level=log_level,
+        compile_jobs=jobs, daemon_log_level=log_level, daemon_log_format=log_format,
+        daemon_log_file=os.path.abspath(log_file) if log_file else None,
     )  # fmt: skip
     if detach:
         _detach(settings)
@@ -97,9 +106,10 @@ def serve(
 
 
 def _run_here(settings: Settings) -> None:
-    from ptocache.daemon import Daemon, set_up_log
+    from ptocache import log
+    from ptocache.daemon import Daemon
 
-    set_up_log(settings["daemon.log_level"])
+    log.set_up(settings)
     Daemon(settings).run()
 
 
@@ -110,13 +120,14 @@ def _detach(settings: Settings) -> None:
     store = store_of(settings)
     if ask_if_served(settings, "ping") is not None:
         raise _busy(store.root)
+    os.umask(0o077)
     prepare_root(store)
     _hand_over(settings)
     process = spawn(settings, store)
     status = wait_until_served(settings, process, _START_S)
     code = process.poll()
     if status is None and code != exits.ALREADY_SERVED:
-        screen.complain(f"the daemon could not start: {last_words(store)}")
+        screen.complain(f"the daemon could not start: {last_words(settings, store)}")
         raise typer.Exit(code or exits.NO_DAEMON)
     if code == exits.ALREADY_SERVED or (status and status["pid"] != process.pid):
         raise _busy(store.root)
@@ -165,7 +176,11 @@ def stop(
     serves the store.
     """
     settings = settings_of(directory, socket)
-    found = _served(settings, "status")
+    try:
+        found = _served(settings, "status")
+    except ProtocolMismatchError as error:
+        _stop_by_signal(error, now=now)
+        return
     with _Watched(found["pid"]) as process:
         ask(settings, "stop", start=False, now=now)
         if found["compiling"] and not now:
@@ -173,6 +188,30 @@ def stop(
             screen.complain(f"waiting for {running} (ptocache stop --now does not)")
         process.wait()
     screen.say(f"stopped the daemon of {found['root']} (pid {found['pid']})")
+
+
+def _stop_by_signal(error: ProtocolMismatchError, *, now: bool) -> None:
+    """End a daemon of another protocol: a signal is all that it understands. Who listens may also be
+    the system's own service manager, which must not get one."""
+    pid = int(error.fields.get("pid", 0))
+    if not _is_ours(pid):
+        raise error
+    with _Watched(pid) as process:
+        for _ in range(2 if now else 1):
+            os.kill(pid, signal.SIGTERM)
+        process.wait()
+    screen.say(f"stopped the daemon of another version (pid {pid})")
+
+
+def _is_ours(pid: int) -> bool:
+    """True for a daemon that a client started, or ``ptocache serve``."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+    except OSError:
+        return False
+    serves = b"serve" in words and any(os.path.basename(word) == b"ptocache" for word in words)
+    return serves or any(b"ptocache.daemon" in word for word in words)
 
 
 def _served(settings: Settings, kind: str) -> Any:

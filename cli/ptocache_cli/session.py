@@ -61,8 +61,11 @@ def age_option(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is not a time (such as 90s, 12h or 7d)") from error
 
 
-def settings_of(directory: str | None, socket: str | None, **overrides: object) -> Settings:
+def settings_of(
+    directory: str | None, socket: str | None, *, reachable: bool = True, **overrides: object
+) -> Settings:
     """The settings for the store that is meant; overrides are named with ``_`` for ``.``.
+    ``reachable``: false for a command that goes on where no daemon's socket can be.
 
     Raises :class:`~ptocache.errors.ConfigError`, :class:`~ptocache.errors.BadRequestError`.
     """
@@ -75,7 +78,10 @@ def settings_of(directory: str | None, socket: str | None, **overrides: object) 
             env.pop("PTOCACHE_SOCKET", None)
     if socket is not None:
         env["PTOCACHE_SOCKET"] = os.path.abspath(socket)
-    return load(env, named)
+    found = load(env, named)
+    if reachable:
+        _ = found.socket
+    return found
 
 
 def _same_place(one: str, other: str) -> bool:
