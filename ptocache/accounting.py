@@ -94,3 +94,10 @@ class Recency:
         with self._lock:
             uses, self._uses = self._uses, {}
             return uses
+
+    def restore(self, uses: dict[int, Use]) -> None:
+        """Give back what was drained but could not be written."""
+        with self._lock:
+            for entry_id, use in uses.items():
+                now = self._uses.get(entry_id, Use(0, use.last_s))
+                self._uses[entry_id] = Use(now.hits + use.hits, max(now.last_s, use.last_s))

@@ -6,11 +6,13 @@ counts or answers: the caller does, with what :class:`Built` says.
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import __version__
-from .compiler import Cancel, Limits, Ran, ToolFailedError, Workspace, run
+from .compiler import Cancel, Limits, NoRoomError, Ran, ToolFailedError, Workspace, run
 from .contents import observe
 from .digest import Digest
 from .errors import (
@@ -31,11 +33,12 @@ from .toolchain import CheckedOutputs, Toolchain, validate
 from .wire import INLINE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from .contents import Contents
     from .model import Output, Step
 
+_NUMBERS = {os.strerror(number): number for number in errno.errorcode}
 _EPOCH = "SOURCE_DATE_EPOCH"
 
 
@@ -59,6 +62,42 @@ class Failed(NamedTuple):
     error: ToolFailedError
     dependencies: tuple[Dependency, ...]
     repeatable: bool
+    refused: str = ""
+    """What the private directory's file system refused, if that may be why: then another place may do."""
+
+
+def build_anywhere(
+    toolchain: Toolchain,
+    prepared: Prepared,
+    identity: Identity,
+    data: Mapping[str, bytes],
+    contents: Contents,
+    scratch: str,
+    spare: Callable[[Exception], str],
+    limits: Limits,
+    cancel: Cancel | None = None,
+) -> Built | Failed:
+    """:func:`build`, and once more in the place that ``spare(why)`` gives if ``scratch`` has no room.
+
+    Raises what :func:`build` does, and :class:`~ptocache.compiler.NoRoomError` if neither has room.
+    """
+
+    def attempt(place: str) -> Built | Failed:
+        found = build(toolchain, prepared, identity, data, contents, place, limits, cancel)
+        if isinstance(found, Failed) and found.refused:
+            raise NoRoomError(
+                f"a tool failed for want of room in {place}: {found.refused}", path=place
+            ) from OSError(_NUMBERS.get(found.refused, errno.ENOSPC), found.refused)
+        return found
+
+    try:
+        return attempt(scratch)
+    except NoRoomError as error:
+        try:
+            place = spare(error)
+        except (OSError, PtocacheError):
+            raise error from error.__cause__
+        return attempt(place)
 
 
 def build(
@@ -87,15 +126,15 @@ def build(
             workspace.link(name, path)
         steps = toolchain.plan(prepared, identity.installation, workspace.work)
         try:
-            ran = run(steps, toolchain.collect(prepared), workspace, dict(job.env), limits, cancel)
+            ran, checked = _run(toolchain, prepared, steps, workspace, limits, cancel)
         except ToolFailedError as error:
+            refused = workspace.refused(error.log.stdout + error.log.stderr)
             found = toolchain.discover(
                 prepared, identity.installation, error.depfiles, contents, workspace.work
             )
             observed = observe(contents, found.present, found.absent, job.source_dir, started_ns)
             repeatable = error.complete and not (found.bypass or prepared.bypass or observed.moved)
-            return Failed(error, observed.dependencies, repeatable)
-        checked = validate(toolchain, prepared, ran.outputs)
+            return Failed(error, observed.dependencies, repeatable and not refused, refused)
         found = toolchain.discover(
             prepared, identity.installation, ran.depfiles, contents, workspace.work
         )
@@ -110,6 +149,36 @@ def build(
             bypass=bypass,
             detail=detail,
         )
+
+
+def _run(
+    toolchain: Toolchain,
+    prepared: Prepared,
+    steps: tuple[Step, ...],
+    workspace: Workspace,
+    limits: Limits,
+    cancel: Cancel | None,
+) -> tuple[Ran, CheckedOutputs]:
+    """Run the steps and judge what they made. A disk that was full is no fault of an output."""
+    env = dict(prepared.job.env)
+    try:
+        ran = run(steps, toolchain.collect(prepared), workspace, env, limits, cancel)
+        ran = ran._replace(outputs=toolchain.finish(prepared, ran.outputs))
+        return ran, validate(toolchain, prepared, ran.outputs)
+    except OutputRejectedError as error:
+        refused = workspace.refused()
+        if not refused:
+            raise
+        why = OSError(_NUMBERS.get(refused, errno.ENOSPC), refused)
+        raise NoRoomError(
+            f"an output is not whole ({error.message}): {refused}", path=workspace.root
+        ) from why
+    except StepKilledError as error:
+        if error.fields.get("signal") != signal.SIGXFSZ:
+            raise
+        raise NoRoomError(
+            "a step was ended because a file became too large (RLIMIT_FSIZE)", path=workspace.root
+        ) from OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
 
 def _verdict(

@@ -8,6 +8,7 @@ in a process group of its own that ends with the step. Used by the daemon and by
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import shutil
@@ -51,6 +52,17 @@ _DEPTH = 6
 """How many ``..`` an include may begin with and still stay in the private directory."""
 _READ_BYTES = 1 << 16
 _PROBE_TIMEOUT_S = 60.0
+_PROBE_BYTES = 64 << 20
+_ROOM_BYTES = 1 << 20
+_REFUSALS = (
+    *map(
+        os.strerror,
+        (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ESTALE),
+    ),
+    "File size limit exceeded",
+)
+_left: set[str] = set()
+"""Private directories that could not be removed yet."""
 _CUT_NOTE = b"\n[ptocache: cut, %d more bytes]\n"
 
 
@@ -87,6 +99,10 @@ class ToolFailedError(CompileFailedError):
         self.depfiles = depfiles
         self.complete = complete
         """True if the dependency files say everything that the failed compile depended on."""
+
+
+class NoRoomError(StepSystemError):
+    """The place of the private directory refused something: no space, a quota, a read-only file system."""
 
 
 class Cancel:
@@ -131,7 +147,7 @@ class Workspace:
             os.makedirs(self.work, 0o700)
             os.mkdir(self.tmp, 0o700)
         except OSError as error:
-            raise StepSystemError(
+            raise NoRoomError(
                 f"no private directory can be made in {parent}: {error.strerror}",
                 hint="make room, or check the permissions of that directory",
                 path=parent,
@@ -153,7 +169,7 @@ class Workspace:
         except OverflowError as error:
             raise BadRequestError(f"no file can have the time {mtime_s} (seconds)") from error
         except OSError as error:
-            raise StepSystemError(
+            raise NoRoomError(
                 f"the input {name} cannot be written: {error.strerror}", path=path
             ) from error
         return path
@@ -173,22 +189,50 @@ class Workspace:
         except (FileExistsError, NotADirectoryError):
             return
         except OSError as error:
-            raise StepSystemError(
-                f"{name} cannot be linked: {error.strerror}", path=path
-            ) from error
+            raise NoRoomError(f"{name} cannot be linked: {error.strerror}", path=path) from error
+
+    def refused(self, said: bytes = b"") -> str:
+        """What kept a tool from writing here, if it was that; else empty. ``said``: its messages."""
+        found = [text for text in _REFUSALS if text.encode() in said]
+        if found:
+            return found[0]
+        try:
+            # Space of a quota shows only to who tries.
+            with tempfile.TemporaryFile(dir=self.root) as file:
+                file.write(bytes(_ROOM_BYTES))
+                file.flush()
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
 
     def remove(self) -> None:
         """Remove it with all that the tools left."""
-        shutil.rmtree(self.root, ignore_errors=True)
+        remove_directory(self.root)
         if os.path.exists(self.root):
-            _make_removable(self.root)
-            shutil.rmtree(self.root, ignore_errors=True)
+            _left.add(self.root)
 
     def __enter__(self) -> Workspace:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.remove()
+
+
+def remove_directory(path: str) -> None:
+    """Remove a folder with all that it holds, as far as it can be removed."""
+    shutil.rmtree(path, ignore_errors=True)
+    if os.path.exists(path):
+        _make_removable(path)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def tidy() -> None:
+    """Try once more to remove private directories that could not be removed (a network file system may
+    be busy with them for a while)."""
+    for path in tuple(_left):
+        remove_directory(path)
+        if not os.path.exists(path):
+            _left.discard(path)
 
 
 def environment(declared: Mapping[str, str], tmp: str) -> dict[str, str]:
@@ -220,7 +264,8 @@ def run(
     for step in steps:
         if cancel.requested:
             raise CancelledError(f"cancelled before the step {step.name}")
-        code, quiet = _run_step(step, workspace, env, limits, cancel, stdout, stderr)
+        own = {**env, **dict(step.env)}
+        code, quiet = _run_step(step, workspace, own, limits, cancel, stdout, stderr)
         aslr_off = aslr_off and quiet
         if step.depfile:
             text = _read_text(os.path.join(workspace.work, step.depfile))
@@ -248,11 +293,16 @@ def run(
 
 
 def probe(
-    argv: tuple[str, ...], env: Mapping[str, str] = {}, *, scratch: str | None = None
+    argv: tuple[str, ...],
+    env: Mapping[str, str] = {},
+    *,
+    scratch: str | None = None,
+    spare: Callable[[Exception], str] | None = None,
 ) -> ProbeResult:
     """Ask a tool (see :class:`ptocache.toolchain.Probe`). ``scratch``: where its directory goes; below
-    a store's ``tmp`` the daemon's guard finds it (:mod:`ptocache.guard`)."""
-    with tempfile.TemporaryDirectory(prefix="probe-", dir=scratch) as directory:
+    a store's ``tmp`` the daemon's guard finds it (:mod:`ptocache.guard`). ``spare``: gives another place
+    if that refuses."""
+    with _probe_directory(scratch, spare) as directory:
         process = subprocess.Popen(
             argv,
             env=environment(env, directory),
@@ -262,21 +312,41 @@ def probe(
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        with process:
-            try:
-                stdout, stderr = process.communicate(timeout=_PROBE_TIMEOUT_S)
-            except subprocess.TimeoutExpired as error:
-                raise TimeoutError(
-                    f"{argv[0]} did not answer in {_PROBE_TIMEOUT_S:.0f} s"
-                ) from error
-            finally:
-                # What it left running in its group ends with it.
-                end_group(process.pid)
+        stdout, stderr = _Kept(_PROBE_BYTES), _Kept(_PROBE_BYTES)
+        try:
+            in_time = _collect(process, time.monotonic() + _PROBE_TIMEOUT_S, stdout, stderr)
+        finally:
+            # What it left running in its group ends with it; what left the group may hold its streams.
+            end_group(process.pid)
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+    if not in_time:
+        raise TimeoutError(f"{argv[0]} did not answer in {_PROBE_TIMEOUT_S:.0f} s")
     return ProbeResult(
         process.returncode,
-        stdout.decode("utf-8", "replace"),
-        stderr.decode("utf-8", "replace"),
+        stdout.bytes().decode("utf-8", "replace"),
+        stderr.bytes().decode("utf-8", "replace"),
     )
+
+
+@contextlib.contextmanager
+def _probe_directory(
+    scratch: str | None, spare: Callable[[Exception], str] | None
+) -> Iterator[str]:
+    try:
+        directory = tempfile.mkdtemp(prefix="probe-", dir=scratch)
+    except OSError as error:
+        if spare is None:
+            raise
+        directory = tempfile.mkdtemp(prefix="probe-", dir=spare(error))
+    try:
+        yield directory
+    finally:
+        remove_directory(directory)
+        if os.path.exists(directory):
+            _left.add(directory)
 
 
 def end_group(group: int) -> None:
@@ -424,6 +494,12 @@ def _pidfd(pid: int) -> int:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return -1
+
+
+def can_fix_addresses() -> bool:
+    """True if this system lets steps run without address-space randomisation."""
+    with _without_aslr() as fixed:
+        return fixed
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
-"""Ends what a dead daemon left running. Run as a process by the daemon: ``python guard.py MARKER``.
+"""Ends what a dead daemon left running. Run as a process by the daemon: ``python guard.py MARKER…``.
 
 Its standard input is a pipe whose other end only the daemon holds. When that end closes and no word
-was said before, the daemon died: every process of this user whose ``TMPDIR`` lies below MARKER (the
-store's ``tmp``) is a tool of it, wherever it went: into another group, session or parent. A daemon that
+was said before, the daemon died: every process of this user whose ``TMPDIR`` lies below a MARKER (the
+store's ``tmp``, and its spare) is a tool of it, wherever it went: into another group, session or parent. A daemon that
 stops by itself says so first.
 """
 
@@ -18,27 +18,28 @@ _PAUSE_S = 0.02
 GOODBYE = b"bye"
 
 
-def tools(marker: str) -> list[int]:
-    """Pids of this user's processes that were started with a ``TMPDIR`` below ``marker``."""
-    needle = b"\0TMPDIR=" + os.fsencode(marker).rstrip(b"/") + b"/"
+def tools(*markers: str) -> list[int]:
+    """Pids of this user's processes that were started with a ``TMPDIR`` below one of ``markers``."""
+    needles = [b"\0TMPDIR=" + os.fsencode(marker).rstrip(b"/") + b"/" for marker in markers]
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
         try:
             with open(f"/proc/{name}/environ", "rb") as file:
-                if needle in b"\0" + file.read():
+                words = b"\0" + file.read()
+                if any(needle in words for needle in needles):
                     found.append(int(name))
         except OSError:
             continue
     return found
 
 
-def end_tools(marker: str) -> int:
+def end_tools(*markers: str) -> int:
     """Kill them, and what they start meanwhile; returns how many signals were sent."""
     sent = 0
     for _ in range(_ROUNDS):
-        alive = tools(marker)
+        alive = tools(*markers)
         if not alive:
             break
         for pid in alive:
@@ -62,7 +63,7 @@ def main() -> None:
             break
         last = data
     if last != GOODBYE:
-        end_tools(sys.argv[1])
+        end_tools(*sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -70,6 +70,8 @@ class Blobs:
     def __init__(self, paths: StorePaths, *, fsync: bool = True) -> None:
         self._paths = paths
         self._fsync = fsync
+        self._left: set[str] = set()
+        """Unfinished files that could not be removed yet (a network file system may be busy)."""
 
     def write(self, data: bytes | memoryview) -> Pending:
         """Write ``data`` aside; :meth:`place` makes it visible, :meth:`discard` undoes it.
@@ -88,7 +90,9 @@ class Blobs:
                     os.fdatasync(fd)
             finally:
                 os.close(fd)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = path
             self._unlink(path)
             raise
         return Pending(path, Digest.of(data), checksum(data), disk_bytes(len(data)))
@@ -169,17 +173,23 @@ class Blobs:
                     f"blob {digest.sha256} is not a file", Reason.NOT_A_FILE
                 ) from error
             raise
+        try:
+            self._verify_file(fd, digest)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    @staticmethod
+    def _verify_file(fd: int, digest: Digest) -> None:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
-            os.close(fd)
             raise DamagedBlobError(f"blob {digest.sha256} is not a file", Reason.NOT_A_FILE)
         if info.st_size != digest.size:
-            os.close(fd)
             raise DamagedBlobError(
                 f"blob {digest.sha256} has {info.st_size} bytes, not {digest.size}",
                 Reason.TRUNCATED,
             )
-        return fd
 
     def quarantine(self, sha256: str, reason: Reason) -> None:
         """Take what stands at a blob's name out of the way; keeps the last few for inspection."""
@@ -219,10 +229,19 @@ class Blobs:
                         if stat.S_ISREG(info.st_mode):
                             yield name, info.st_size
 
-    @staticmethod
-    def _unlink(path: str) -> None:
-        with contextlib.suppress(OSError):
+    def tidy(self) -> None:
+        """Try once more to remove what could not be removed."""
+        for path in tuple(self._left):
+            self._left.discard(path)
+            self._unlink(path)
+
+    def _unlink(self, path: str) -> None:
+        try:
             os.unlink(path)
+        except FileNotFoundError:
+            return
+        except OSError:
+            self._left.add(path)
 
 
 def _names(directory: str) -> list[str]:

@@ -49,17 +49,20 @@ def collect(
     if dry_run:
         return _foresee(store, max_size, unused_since_s)
     entries = freed = 0
+    evicted: Counter[int] = Counter()
     while rows := store.index.oldest(BATCH, unused_since_s) if unused_since_s is not None else []:
         removed = store.remove(rows)
+        evicted.update(row.cache for row in rows)
         entries, freed = entries + removed.entries, freed + removed.bytes
     while excess := store.budget.excess(max_size):
         rows = _first_worth(store, store.index.oldest(BATCH), excess)
         if not rows:
             break
         removed = store.remove(rows)
+        evicted.update(row.cache for row in rows)
         entries, freed = entries + removed.entries, freed + removed.bytes
-    if entries:
-        store.tally.event(Cache.BINARY, Event.EVICTED, count=entries)
+    for cache, count in evicted.items():
+        store.tally.event(Cache(cache), Event.EVICTED, count=count)
     return Collected(entries, freed, store.budget.used)
 
 

@@ -26,19 +26,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
-from ..digest import Digest
+from ..digest import Digest, is_sha256
 from ..errors import StoreDamagedError, StoreUnusableError
+from ..outcome import Cache
 from ..tally import Slot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ..accounting import Use
     from ..signature import Signature
 
 SCHEMA = 1
-BUSY_MS = 5000
+BUSY_MS = 2000
 _CANDIDATES = 32
+# (bytes of a record, the newest of that size or more that stay): a tree of 20,000 files takes 2 MB.
+_INSTALLATIONS_KEPT = ((256 << 10, 16), (0, 2048))
 
 _CREATE = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -140,20 +143,41 @@ class Index:
         self.path = path
         self.created = False
         """True if there was no index before."""
-        if os.path.isdir(path):
-            raise StoreDamagedError(f"the index {path} is a directory", path=path)
+        self.schema = SCHEMA
+        """The version that it was found to have."""
+        self.read_only = read_only
+        """True if it was opened for reading alone."""
+        self.journal = ""
+        """SQLite's journal mode: ``wal``, another one where that cannot work, empty if only read."""
         self._write_lock = threading.Lock()
         self._read_lock = threading.Lock()
+        self._generation = 0
+        """The last one known; a new index begins with the next."""
+        self._patient = True
+        self._open()
+
+    def _open(self) -> None:
+        path, read_only = self.path, self.read_only
+        if os.path.isdir(path):
+            raise StoreDamagedError(f"the index {path} is a directory", path=path)
         try:
             self._writer = _connect(path, read_only)
             self._reader = _connect(path, read_only) if not read_only else self._writer
             self._check_schema(read_only)
+            if not read_only:
+                self.journal = str(self._writer.execute("PRAGMA journal_mode").fetchone()[0])
+        except UnicodeError as error:
+            # SQLite's own message quotes what it found.
+            self._close_quietly()
+            raise StoreDamagedError(f"the index {path} is damaged: {error}", path=path) from error
         except sqlite3.DatabaseError as error:
             self._close_quietly()
             if isinstance(error, sqlite3.OperationalError) and not _is_damage(error):
                 raise StoreUnusableError(
                     f"the index {path} cannot be opened: {error}",
-                    hint="check the permissions of the store's directory",
+                    hint="another process has locked it: end that one, nobody but ptocache needs it"
+                    if "locked" in str(error)
+                    else "check the permissions of the store's directory, and its free space",
                     path=path,
                 ) from error
             raise StoreDamagedError(f"the index {path} is damaged: {error}", path=path) from error
@@ -168,7 +192,7 @@ class Index:
                 raise StoreDamagedError(f"the index {self.path} is empty", path=self.path)
             writer.executescript(
                 "BEGIN IMMEDIATE;" + _CREATE + f"INSERT INTO meta VALUES('schema', {SCHEMA});"
-                "INSERT INTO meta VALUES('generation', 1); COMMIT;"
+                f"INSERT INTO meta VALUES('generation', {self._generation + 1}); COMMIT;"
             )
             self.created = True
         row = writer.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
@@ -182,6 +206,16 @@ class Index:
                 hint="use the ptocache that made it, or another store (PTOCACHE_DIR)",
                 path=self.path,
             )
+
+    def reopen(self, *, read_only: bool, before: Callable[[], None] = lambda: None) -> None:
+        """Close, call ``before()``, and open or create it once more. A new one begins with a generation
+        that no running compile has seen. Raises what making an :class:`Index` does, and then every
+        method raises :class:`sqlite3.Error` until this succeeds."""
+        with self._write_lock, self._read_lock:
+            self._close_quietly()
+            before()
+            self.read_only = read_only
+            self._open()
 
     def close(self) -> None:
         """Close both connections."""
@@ -199,24 +233,46 @@ class Index:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._write_lock:
             connection = self._writer
-            connection.execute("BEGIN IMMEDIATE")
+            self._begin(connection)
             try:
                 yield connection
-            except BaseException:
-                connection.execute("ROLLBACK")
+                connection.execute("COMMIT")
+            except BaseException as error:
+                # Some errors have rolled back by themselves; what is still open would be in the way of
+                # every later transaction.
+                if connection.in_transaction:
+                    with contextlib.suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
+                if isinstance(error, (UnicodeError, TypeError)):
+                    raise _malformed(str(error)) from error
                 raise
-            connection.execute("COMMIT")
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        """Wait for a foreign lock once, and not again before it was seen to be gone."""
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if self._patient and "locked" in str(error):
+                self._patient = False
+                connection.execute("PRAGMA busy_timeout = 0")
+            raise
+        if not self._patient:
+            self._patient = True
+            connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
 
     def _read(self, sql: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         with self._read_lock:
-            return self._reader.execute(sql, tuple(values)).fetchall()
+            try:
+                return self._reader.execute(sql, tuple(values)).fetchall()
+            except UnicodeError as error:
+                raise _malformed("a text is not UTF-8") from error
 
     # --- entries
 
     def candidates(self, action: str) -> list[Row]:
         """The entries of an action, last used first."""
         return [
-            Row(*row)
+            _row(row)
             for row in self._read(
                 f"SELECT {_COLUMNS} FROM entries WHERE action = ? ORDER BY last_s DESC LIMIT ?",
                 (action, _CANDIDATES),
@@ -230,7 +286,7 @@ class Index:
             " ON b.sha256 = e.blob WHERE e.entry = ?",
             (entry_id,),
         )
-        return {sha: BlobRow(Digest(sha, size), disk, check) for sha, size, disk, check in rows}
+        return {row[0]: _blob_row(row) for row in rows}
 
     def insert(
         self, row: Row, blobs: Iterable[BlobRow], generation: int
@@ -300,7 +356,7 @@ class Index:
         """The entries meant, least recently used first."""
         where, values = selection.where()
         return [
-            Row(*row)
+            _row(row)
             for row in self._read(
                 f"SELECT {_COLUMNS} FROM entries WHERE {where} ORDER BY last_s LIMIT ?",
                 [*values, limit],
@@ -315,6 +371,7 @@ class Index:
         where, values = selection.where()
         with self._transaction() as connection:
             connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
+            self._generation = _generation(connection)
             ids = [
                 row[0]
                 for row in connection.execute(f"SELECT id FROM entries WHERE {where}", values)
@@ -326,26 +383,68 @@ class Index:
     def generation(self) -> int:
         """How many invalidations there have been; a publish must find it as its compile did."""
         with self._read_lock:
-            return _generation(self._reader)
+            self._generation = _generation(self._reader)
+            return self._generation
 
-    def latest_like(self, toolchain: str, kernel: str) -> Row | None:
-        """The newest entry of the same toolchain and name, to explain a miss by."""
+    def earlier(
+        self,
+        toolchain: str,
+        kernel: str | None = None,
+        before: Row | None = None,
+        limit: int = -1,
+        cache: Cache = Cache.BINARY,
+    ) -> list[Row]:
+        """Entries of a toolchain in one of the caches, newest first: of one kernel if ``kernel`` is
+        given, and only those made before the entry ``before`` if that is."""
+        where = ["toolchain = ?", "cache = ?"]
+        values: list[Any] = [toolchain, int(cache)]
+        # Ids rise with time; by time is sorted only where an index of SQLite's gives that order.
+        order = "id DESC" if kernel is None else "created_s DESC, id DESC"
+        more: list[Any] = []
+        if kernel is not None:
+            where.append("kernel = ?")
+            values.append(kernel)
+        if before is not None and kernel is not None:
+            where.append("(created_s, id) < (?, ?)")
+            more = [before.created_s, before.id]
+        elif before is not None:
+            where.append("id < ?")
+            more = [before.id]
         rows = self._read(
-            f"SELECT {_COLUMNS} FROM entries WHERE kernel = ? AND toolchain = ?"
-            " ORDER BY created_s DESC LIMIT 1",
-            (kernel, toolchain),
+            f"SELECT {_COLUMNS} FROM entries WHERE {' AND '.join(where)} ORDER BY {order} LIMIT ?",
+            [*values, *more, limit],
         )
-        return Row(*rows[0]) if rows else None
+        return [_row(row) for row in rows]
+
+    def newest(self, kernel: str | None = None) -> Row | None:
+        """The entry that was made last, of one kernel or of all."""
+        rows = (
+            self._read(f"SELECT {_COLUMNS} FROM entries ORDER BY id DESC LIMIT 1")
+            if kernel is None
+            else self._read(
+                f"SELECT {_COLUMNS} FROM entries WHERE kernel = ?"
+                " ORDER BY created_s DESC, id DESC LIMIT 1",
+                [kernel],
+            )
+        )
+        return _row(rows[0]) if rows else None
 
     def oldest(self, count: int, before_s: float | None = None) -> list[Row]:
         """The least recently used entries; only those last used before ``before_s`` if given."""
         return [
-            Row(*row)
+            _row(row)
             for row in self._read(
                 f"SELECT {_COLUMNS} FROM entries WHERE last_s < ? ORDER BY last_s, id LIMIT ?",
                 (before_s if before_s is not None else float("inf"), count),
             )
         ]
+
+    def rows_after(self, entry_id: int, count: int) -> list[Row]:
+        """The entries that follow a number, in the order of their numbers."""
+        rows = self._read(
+            f"SELECT {_COLUMNS} FROM entries WHERE id > ? ORDER BY id LIMIT ?", (entry_id, count)
+        )
+        return [_row(row) for row in rows]
 
     def touch(self, uses: Mapping[int, Use]) -> None:
         """Write collected uses."""
@@ -382,8 +481,7 @@ class Index:
             )
             if not rows:
                 return
-            for sha, size, disk, check in rows:
-                yield BlobRow(Digest(sha, size), disk, check)
+            yield from map(_blob_row, rows)
             last = rows[-1][0]
 
     def is_clean(self) -> bool:
@@ -455,6 +553,12 @@ class Index:
             connection.execute(
                 "INSERT OR REPLACE INTO installations VALUES(?, ?, ?)", (key, packed, time.time())
             )
+            for size, kept in _INSTALLATIONS_KEPT:
+                connection.execute(
+                    "DELETE FROM installations WHERE key IN (SELECT key FROM installations"
+                    " WHERE length(record) >= ? ORDER BY saved_s DESC LIMIT -1 OFFSET ?)",
+                    (size, kept),
+                )
 
 
 def _connect(path: str, read_only: bool) -> sqlite3.Connection:
@@ -465,10 +569,12 @@ def _connect(path: str, read_only: bool) -> sqlite3.Connection:
     )
     try:
         # Where the file system cannot do WAL (no shared memory), SQLite says so and stays as it was.
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        # With another journal, NORMAL could damage the index in a power failure.
+        level = "NORMAL" if mode and mode[0] == "wal" else "FULL"
+        connection.execute(f"PRAGMA synchronous = {level}")
         connection.execute("PRAGMA trusted_schema = OFF")
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeError):
         connection.close()
         raise
     return connection
@@ -477,7 +583,7 @@ def _connect(path: str, read_only: bool) -> sqlite3.Connection:
 def _connect_read_only(path: str) -> sqlite3.Connection:
     from urllib.parse import quote
 
-    where = "file:" + quote(path)
+    where = "file:" + quote(os.fsencode(path))
     last: sqlite3.Error | None = None
     # A store on a read-only place has no shared memory file to open: only "immutable" reads it.
     for query in ("?mode=ro", "?mode=ro&immutable=1"):
@@ -490,12 +596,36 @@ def _connect_read_only(path: str) -> sqlite3.Connection:
             return connection
         except sqlite3.OperationalError as error:
             connection.close()
+            if "locked" in str(error):
+                # "immutable" would read past the lock.
+                raise
             last = error
-        except sqlite3.Error:
+        except (sqlite3.Error, UnicodeError):
             connection.close()
             raise
     assert last is not None
     raise last
+
+
+_ROW_TYPES = (int, str, str, int, str, str, str, str, float, float, int, int, int)
+
+
+def _malformed(what: str) -> sqlite3.DatabaseError:
+    return sqlite3.DatabaseError(f"the index is malformed: {what}")
+
+
+def _row(values: tuple[Any, ...]) -> Row:
+    # SQLite's columns hold what they are given: a page that was written over may give anything.
+    if tuple(map(type, values)) != _ROW_TYPES:
+        raise _malformed("an entry's row holds other things than an entry's")
+    return Row(*values)
+
+
+def _blob_row(values: tuple[Any, ...]) -> BlobRow:
+    sha256, size, disk, check = values
+    if not (is_sha256(sha256) and type(size) is type(disk) is int and type(check) is bytes):
+        raise _malformed("a blob's row holds other things than a blob's")
+    return BlobRow(Digest(sha256, size), disk, check)
 
 
 def _is_damage(error: sqlite3.OperationalError) -> bool:
@@ -507,7 +637,10 @@ def _stamp(signature: Signature) -> str:
 
 
 def _generation(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+    row = connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
+    if not row or type(row[0]) is not int:
+        raise _malformed("it has no generation")
+    return row[0]
 
 
 def _release(connection: sqlite3.Connection, ids: list[int]) -> tuple[list[str], int]:

@@ -2,13 +2,13 @@
 
 Locks, in the order in which they may be taken: ``_change`` (one publish, eviction or invalidation at a
 time: a blob must not be removed between the rename and the commit of another entry that needs it), then
-the index's own, then ``_hot_lock``. The path of a hit takes ``_hot_lock`` alone, for a few lookups.
+``_counting``, then the index's own, then ``_hot_lock``. The path of a hit takes ``_hot_lock`` alone, for
+a few lookups.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import sqlite3
@@ -22,17 +22,19 @@ from .. import entry as entry_document
 from ..accounting import Budget, Recency
 from ..contents import Conditions
 from ..digest import Digest
-from ..errors import StoreDamagedError, StoreUnusableError
+from ..errors import PtocacheError, StoreDamagedError, StoreError, StoreUnusableError
 from ..model import Artifact, StoredOutput
 from ..outcome import Cache, Event, Reason
+from ..paths import INDEX_PATH_LIMIT
 from ..signature import Signature, of_descriptor
 from ..tally import Slot, Tally
 from ..wire import INLINE_BYTES
 from .blobs import Blobs, DamagedBlobError, Pending, disk_bytes, remove_tree
+from .health import Health, failure_reason, is_damage, name_of
 from .index import BlobRow, Index, Row, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from ..action import Action, ActionKey
     from ..contents import Contents
@@ -42,8 +44,11 @@ if TYPE_CHECKING:
     from ..toolchain import CheckedOutputs
 
 VERSION = "1"
+_VERSION_LENGTH = 40
 _ENTRY_OVERHEAD_BYTES = 2048
 _HOT_DESCRIPTORS = 256
+_RETRY_S = 2.0
+"""Between two attempts to bring an index that failed back into use."""
 _log = logging.getLogger("ptocache.store")
 
 
@@ -100,23 +105,29 @@ class Store:
         """Open or create the store.
 
         Raises :class:`~ptocache.errors.StoreUnusableError` if it cannot be used at all. A damaged
-        index goes to the quarantine, and the entries whose documents are whole are taken in again.
+        index goes to the quarantine, and the entries whose documents are whole are taken in again. An
+        index that can be read and not written (no room, a read-only place, a foreign lock) gives hits
+        alone: :attr:`read_only`.
         """
         self.paths = paths
         self.tally = tally
+        self.health = Health(paths.root)
         prepare_root(paths)
         self.blobs = Blobs(paths, fsync=fsync)
-        try:
-            self.index = Index(paths.index)
-        except StoreDamagedError as error:
-            _log.error("%s; it goes to the quarantine and is built anew", error)
-            quarantine_index(paths)
-            self.index = Index(paths.index)
-            tally.event(Cache.BINARY, Event.CORRUPT, Reason.BAD_DOCUMENT)
+        self._unremoved: set[str] = set()
+        """Blobs that no entry needs and that could not be removed yet."""
+        self._suspect = False
+        """True if the index contradicts itself, and is to be built anew."""
+        self._unadopted = False
+        """True while entries may lie on disk that a new index does not know."""
+        self._next_try_s = 0.0
+        self.index = self._open_index()
         # A lost index as well leaves whole entries behind, and files that nothing else would count.
         rebuilt = self.index.created
         self._change = threading.Lock()
         self._hot_lock = threading.Lock()
+        # Counts on their way from memory to the index are in neither: nobody adds them up meanwhile.
+        self._counting = threading.Lock()
         self._hot: OrderedDict[int, Loaded] = OrderedDict()
         self._by_action: dict[str, list[int]] = {}
         self._hot_bytes = 0
@@ -124,12 +135,73 @@ class Store:
         self._memory = memory
         self.recency = Recency()
         self.budget = Budget(limit, low_water)
-        if rebuilt:
-            self.adopt()
-        self.budget.reset(self.index.totals()[1])
-        self.was_clean = self.index.is_clean() and not rebuilt
+        self.was_clean = True
         """True if the last daemon closed the store in order: then there is nothing to sweep."""
-        self.index.set_clean(False)
+        try:
+            if rebuilt:
+                self._unadopted = True
+                self.adopt()
+            self.budget.reset(self.index.totals()[1])
+            self.was_clean = self.index.is_clean() and not rebuilt
+            if not self.read_only:
+                self.index.set_clean(False)
+        except sqlite3.Error as error:
+            self._begin_wrongly(error)
+
+    @property
+    def read_only(self) -> bool:
+        """True while the index is not to be written: hits are given, nothing is stored or removed."""
+        return self.index.read_only
+
+    def _open_index(self) -> Index:
+        paths = self.paths
+        if paths.read_only:
+            _log.warning("the store %s cannot be written to: it is only read", paths.root)
+            return self._index_to_read()
+        try:
+            return Index(paths.index)
+        except StoreDamagedError as error:
+            _log.error("%s; it goes to the quarantine and is built anew", error)
+            quarantine_index(paths)
+            self.tally.event(Cache.BINARY, Event.CORRUPT, Reason.BAD_DOCUMENT)
+            return Index(paths.index)
+        except StoreUnusableError as error:
+            if not isinstance(error.__cause__, sqlite3.Error) or not os.path.isfile(paths.index):
+                raise
+            try:
+                found = self._index_to_read()
+            except StoreError:
+                raise error from error.__cause__
+            self.health.note(error, "open", "the store is only read until it can be written to")
+            return found
+
+    def _index_to_read(self) -> Index:
+        try:
+            return Index(self.paths.index, read_only=True)
+        except StoreDamagedError as error:
+            raise StoreUnusableError(
+                f"the store {self.paths.root} cannot be written to, and its index is damaged",
+                hint="make it writable, so that the index can be built anew",
+                path=self.paths.index,
+            ) from error
+
+    def _begin_wrongly(self, error: sqlite3.Error) -> None:
+        """The index opens and cannot be used as it is."""
+        self.health.note(error, "open", "the index cannot be written to, or read, at the start")
+        try:
+            if is_damage(error):
+                self._rebuild()
+                return
+            self.index.reopen(read_only=True)
+            self.budget.reset(self.index.totals()[1])
+        except (sqlite3.Error, StoreError) as worse:
+            self.index.close()
+            raise StoreUnusableError(
+                f"the index {self.paths.index} cannot be used: {error}",
+                hint="check the permissions of the store's directory, and its free space",
+                path=self.paths.index,
+            ) from worse
+        self._next_try_s = time.monotonic() + _RETRY_S
 
     def close(self) -> None:
         """Write what was collected and close the index."""
@@ -137,9 +209,14 @@ class Store:
         with self._hot_lock:
             self._hot.clear()
             self._by_action.clear()
-        with contextlib.suppress(sqlite3.Error):
-            self.index.set_clean(True)
+        if not self.read_only:
+            with contextlib.suppress(sqlite3.Error):
+                self.index.set_clean(not self._unremoved)
         self.index.close()
+        if self.paths.owns_aside():
+            remove_tree(self.paths.spare)
+            with contextlib.suppress(OSError):
+                os.rmdir(self.paths.aside)
 
     # --- find
 
@@ -168,9 +245,25 @@ class Store:
     def find(
         self, key: ActionKey, contents: Contents, source_dir: str, cache: Cache = Cache.BINARY
     ) -> Loaded | None:
-        """An entry on disk whose conditions hold, verified and taken into memory."""
+        """An entry on disk whose conditions hold, verified and taken into memory. An index that cannot
+        be read has none: that is counted, and never raised."""
+        try:
+            return self._find(key, contents, source_dir, cache)
+        except sqlite3.Error as error:
+            self._index_failed(error, "read", "an entry could not be looked for")
+            self.tally.event(cache, Event.CORRUPT, Reason.IO_ERROR)
+            return None
+
+    def _find(
+        self, key: ActionKey, contents: Contents, source_dir: str, cache: Cache
+    ) -> Loaded | None:
         for row in self.index.candidates(key):
             found = self._read(row, cache)
+            if found is not None and found.action_key != key:
+                # SQLite has no checksums: a page that was written over may give another entry's row.
+                self.tally.event(cache, Event.CORRUPT, Reason.BAD_DOCUMENT)
+                self._suspect = True
+                continue
             if found is None or not _answers(
                 found, Conditions(found.dependencies), contents, source_dir
             ):
@@ -191,7 +284,7 @@ class Store:
         try:
             return self.read_entry(row)
         except StoreDamagedError as error:
-            self._heal(row, cache, getattr(error, "reason", Reason.BAD_DOCUMENT), str(error))
+            self.heal(row, getattr(error, "reason", Reason.BAD_DOCUMENT), str(error))
         except OSError as error:
             self._unreadable(row, cache, error)
         return None
@@ -211,7 +304,7 @@ class Store:
                     artifacts.append(Artifact(item.name, item.digest, item.mode, None, opened.file))
                     verified.append(opened.signature)
         except DamagedBlobError as error:
-            self._heal(row, cache, error.reason, str(error))
+            self.heal(row, error.reason, str(error))
             return None
         except OSError as error:
             self._unreadable(row, cache, error)
@@ -219,17 +312,27 @@ class Store:
         return _loaded(row.id, found, artifacts, verified)
 
     def _unreadable(self, row: Row, cache: Cache, error: OSError) -> None:
-        _log.warning("entry %s cannot be read: %s", row.key[:12], error)
+        self.health.note(error, "read", f"entry {row.key[:12]} cannot be read")
         self.tally.event(cache, Event.CORRUPT, Reason.IO_ERROR)
 
-    def _heal(self, row: Row, cache: Cache, reason: Reason, message: str) -> None:
+    def heal(self, row: Row, reason: Reason, message: str) -> None:
         """Take a damaged entry out, with every entry that shares its damage."""
-        with self._change, contextlib.suppress(sqlite3.Error):
+        try:
+            self._heal(row, reason, message)
+        except (OSError, sqlite3.Error) as error:
+            self._forget([row.id])
+            self._index_failed(error, "remove", f"the damaged entry {row.key[:12]} stays")
+
+    def _heal(self, row: Row, reason: Reason, message: str) -> None:
+        with self._change:
             if not self.index.has_entry(row.id):
                 # Removed, files last, while it was being read, or healed by another request.
                 return
             _log.warning("entry %s is damaged and will be made again: %s", row.key[:12], message)
-            self.tally.event(cache, Event.CORRUPT, reason)
+            self.tally.event(Cache(row.cache), Event.CORRUPT, reason)
+            if self.read_only:
+                self._forget([row.id])
+                return
             ids = {row.id}
             for sha256, blob in self.index.blob_rows(row.id).items():
                 try:
@@ -280,7 +383,13 @@ class Store:
 
     def _forget_removed(self, ids: Iterable[int]) -> None:
         """What is no entry any more must not answer from memory."""
-        self._forget([item for item in ids if not self.index.has_entry(item)])
+        ids = tuple(ids)
+        try:
+            gone = [item for item in ids if not self.index.has_entry(item)]
+        except sqlite3.Error as error:
+            self._index_failed(error, "read", "entries in memory could not be confirmed")
+            gone = list(ids)
+        self._forget(gone)
 
     # --- publish
 
@@ -293,6 +402,11 @@ class Store:
         ``entry.outputs`` is filled in here, from the bytes. Never raises for the store's own
         troubles: they are counted, and the caller still has its result.
         """
+        if self.read_only:
+            return Published(None, Reason.READ_ONLY, "the store is read-only")
+        if generation < 0:
+            self.tally.event(cache, Event.STORE_FAILURE, Reason.IO_ERROR)
+            return Published(None, Reason.STORE_FAILED, "the index could not be read")
         size = sum(len(item.data) for item in checked.outputs) + _ENTRY_OVERHEAD_BYTES
         if not self.budget.fits(size):
             return Published(None, Reason.TOO_LARGE, f"{size} bytes, limit {self.budget.limit}")
@@ -309,21 +423,25 @@ class Store:
                 )
             )
             pending.append(self.blobs.write(entry_document.encode(entry)))
-            published, written = self._commit(action, entry, pending, generation, cache)
-            return published
+            row, written = self._commit(action, entry, pending, generation, cache)
         except (OSError, sqlite3.Error) as error:
-            reason = failure_reason(error)
-            _log.warning("entry %s could not be stored: %s", action.key[:12], error)
-            self.tally.event(cache, Event.STORE_FAILURE, reason)
+            self._index_failed(error, "publish", f"entry {action.key[:12]} could not be stored")
+            self.tally.event(cache, Event.STORE_FAILURE, failure_reason(error))
             return Published(None, Reason.STORE_FAILED, str(error))
         finally:
             for blob in pending:
                 self.blobs.discard(blob)
             self.budget.commit(size, written)
+        if row is None:
+            return Published(None, Reason.INVALIDATED, "an invalidate came meanwhile")
+        self.health.well("publish")
+        return self._read_back(row, cache)
 
     def _commit(
         self, action: Action, entry: Entry, pending: list[Pending], generation: int, cache: Cache
-    ) -> tuple[Published, int]:
+    ) -> tuple[Row | None, int]:
+        """Make blobs and entry visible; returns its row, or ``None`` if an ``invalidate`` came, and the
+        bytes on disk that it added."""
         key = entry.key
         now = time.time()
         row = Row(
@@ -331,40 +449,43 @@ class Store:
             _plain(action.document["arch"]), _plain(entry.kernel), pending[-1].digest.sha256,
             now, now, 0, entry.compile_ms, sum(blob.digest.size for blob in pending),
         )  # fmt: skip
+        rows = [BlobRow(blob.digest, blob.disk, blob.checksum) for blob in pending]
         with self._change:
             if self.index.generation() != generation:
-                return Published(None, Reason.INVALIDATED, "an invalidate came meanwhile"), 0
-            for blob in pending:
-                self.blobs.place(blob)
+                return None, 0
             try:
-                inserted = self.index.insert(
-                    row,
-                    [BlobRow(blob.digest, blob.disk, blob.checksum) for blob in pending],
-                    generation,
-                )
-            except sqlite3.Error:
-                self._remove_blobs(
-                    blob.digest.sha256
-                    for blob in pending
-                    if not self._index_has(blob.digest.sha256)
-                )
+                for blob in pending:
+                    self.blobs.place(blob)
+                inserted = self.index.insert(row, rows, generation)
+            except (OSError, sqlite3.Error):
+                self._remove_unneeded(pending)
                 raise
             if inserted is None:
-                self._remove_blobs(
-                    b.digest.sha256 for b in pending if not self.index.has_blob(b.digest.sha256)
-                )
-                return Published(None, Reason.INVALIDATED, "an invalidate came meanwhile"), 0
+                self._remove_unneeded(pending)
+                return None, 0
             entry_id, added, orphans = inserted
             # The entry that this one replaced, if there was one.
             self._forget_removed(tuple(self._by_action.get(action.key, ())))
             self._remove_blobs(orphans)
-        row = row._replace(id=entry_id)
-        written = self._read(row, cache)
-        loaded = self._load(row, cache, written) if written is not None else None
+        return row._replace(id=entry_id), added
+
+    def _read_back(self, row: Row, cache: Cache) -> Published:
+        """The new entry as its readers will find it."""
+        try:
+            written = self._read(row, cache)
+            loaded = self._load(row, cache, written) if written is not None else None
+        except sqlite3.Error as error:
+            self._index_failed(error, "read", f"the new entry {row.key[:12]} cannot be read back")
+            loaded = None
         if loaded is None:
-            return Published(None, Reason.STORE_FAILED, "the new entry cannot be read back"), added
+            return Published(None, Reason.STORE_FAILED, "the new entry cannot be read back")
         self._keep(loaded)
-        return Published(loaded), added
+        return Published(loaded)
+
+    def _remove_unneeded(self, pending: list[Pending]) -> None:
+        self._remove_blobs(
+            blob.digest.sha256 for blob in pending if not self._index_has(blob.digest.sha256)
+        )
 
     def _index_has(self, sha256: str) -> bool:
         # When even this fails, the blob stays: a sweep removes what nothing needs.
@@ -378,15 +499,16 @@ class Store:
             try:
                 self.blobs.remove(sha256)
             except OSError as error:
-                _log.warning("blob %s cannot be removed: %s", sha256[:12], error)
+                self._unremoved.add(sha256)
+                self.health.note(error, "remove", f"blob {sha256[:12]} cannot be removed yet")
 
     # --- remove
 
     def remove(self, rows: Iterable[Row]) -> Removed:
         """Remove entries (an eviction): index first, then files, so that a crash leaves orphans and
-        never an entry without its bytes."""
+        never an entry without its bytes. Raises :class:`~ptocache.errors.StoreError`."""
         ids = [row.id for row in rows]
-        with self._change:
+        with self._change, self._changing("remove"):
             orphans, freed = self.index.delete(ids)
             self._forget(ids)
             self._remove_blobs(orphans)
@@ -394,63 +516,199 @@ class Store:
         return Removed(len(ids), freed)
 
     def invalidate(self, selection: Selection) -> Removed:
-        """Remove the entries meant; no compile begun before this publishes after it."""
+        """Remove the entries meant; no compile begun before this publishes after it. Raises
+        :class:`~ptocache.errors.StoreError` if nothing was removed."""
         self.flush()
-        with self._change:
+        with self._change, self._changing("remove"):
             ids, orphans, freed = self.index.invalidate(selection)
             self._forget(ids)
             self._remove_blobs(orphans)
         self.budget.freed(freed)
         return Removed(len(ids), freed)
 
+    @contextlib.contextmanager
+    def _changing(self, doing: str) -> Iterator[None]:
+        """Turns what the index says into an error for whoever asked for the change."""
+        if self.read_only:
+            raise StoreUnusableError(
+                f"the store {self.paths.root} is read-only",
+                hint="make room, or check its permissions; then try again",
+                path=self.paths.root,
+            )
+        with self._asking(doing):
+            yield
+
+    @contextlib.contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            self._index_failed(error, doing, f"the index failed ({doing})")
+            raise StoreError(
+                f"the index {self.paths.index} failed: {error}",
+                hint="check the disk's space and health, and try again",
+                path=self.paths.index,
+                error=name_of(error),
+            ) from error
+
     # --- upkeep
 
+    def generation(self) -> int:
+        """What a publish must find unchanged (:meth:`Index.generation`); -1 if it cannot be read: then
+        nothing can be published."""
+        try:
+            return self.index.generation()
+        except sqlite3.Error as error:
+            self._index_failed(error, "read", "the generation could not be read")
+            return -1
+
+    def scratch_failed(self, error: Exception) -> str:
+        """The spare place for private directories, because :attr:`StorePaths.tmp` refused one.
+
+        Raises :class:`OSError` or :class:`~ptocache.errors.PtocacheError` if there is none."""
+        self.health.note(error, "scratch", "a compile goes on in another place")
+        self.paths.make_aside(self.paths.spare)
+        return self.paths.spare
+
+    def _index_failed(self, error: Exception, doing: str, message: str) -> None:
+        self.health.note(error, doing, message)
+        self._suspect = self._suspect or is_damage(error)
+
     def flush(self) -> None:
-        """Write collected uses and counts; what cannot be written now stays collected."""
+        """Write collected uses and counts, and see to what went wrong before; what cannot be done now
+        stays for the next time."""
+        self._recover()
+        self.blobs.tidy()
+        if self.read_only:
+            return
+        self._remove_late()
         uses = self.recency.drain()
-        counts = self.tally.drain()
         try:
             self.index.touch(uses)
         except sqlite3.Error as error:
-            _log.warning("last uses could not be written: %s", error)
+            self.recency.restore(uses)
+            self._index_failed(error, "statistics", "last uses could not be written")
+        try:
+            with self._counting:
+                counts = self._write_counts()
+        except sqlite3.Error as error:
+            self._index_failed(error, "statistics", "statistics could not be written")
+        else:
+            if counts:
+                self.health.well("statistics")
+
+    def _write_counts(self) -> dict[Slot, int]:
+        counts = self.tally.drain()
         try:
             self.index.add_counts(counts)
-        except sqlite3.Error as error:
+        except sqlite3.Error:
             self.tally.restore(counts)
-            _log.warning("statistics could not be written: %s", error)
+            raise
+        return counts
+
+    def _remove_late(self) -> None:
+        if not self._unremoved:
+            return
+        with self._change:
+            names, self._unremoved = self._unremoved, set()
+            self._remove_blobs(name for name in names if not self._index_has(name))
+
+    def _recover(self) -> None:
+        """Build a damaged index anew, and write again once that is possible; not too often."""
+        lost = self._suspect or (self.read_only and not self.paths.read_only)
+        if not lost or time.monotonic() < self._next_try_s:
+            return
+        self._next_try_s = time.monotonic() + _RETRY_S
+        try:
+            if self._suspect and not self.paths.read_only:
+                self._rebuild()
+            elif self.read_only and not self.paths.read_only:
+                self._write_again()
+        except (OSError, sqlite3.Error, StoreError) as error:
+            self.health.note(error, "open", "the index is still out of use")
+
+    def _write_again(self) -> None:
+        with self._change:
+            try:
+                self.index.reopen(read_only=False)
+                if self._unadopted:
+                    self.adopt()
+                self.index.set_clean(False)
+            except (sqlite3.Error, StoreError):
+                self.index.reopen(read_only=True)
+                raise
+            self.budget.reset(self.index.totals()[1])
+        self.health.well("open")
+
+    def _rebuild(self) -> None:
+        """Set a damaged index aside under a running daemon, and take in what lies whole on disk."""
+        _log.error("the index %s is damaged: it goes to the quarantine", self.paths.index)
+        with self._change:
+            try:
+                counts = self.index.counts()
+            except sqlite3.Error:
+                counts = {}
+            self.index.reopen(read_only=False, before=lambda: quarantine_index(self.paths))
+            self._suspect = False
+            with self._hot_lock:
+                for entry_id in tuple(self._hot):
+                    self._drop_locked(entry_id)
+            self.recency.drain()
+            self.tally.event(Cache.BINARY, Event.CORRUPT, Reason.BAD_DOCUMENT)
+            self.tally.restore(counts)
+            self._unadopted = True
+            self.adopt()
+            self.budget.reset(self.index.totals()[1])
+            self.index.set_clean(False)
+        self.health.well("open")
 
     def counts(self) -> dict[Slot, int]:
-        """Lifetime statistics, the ones not yet written included."""
-        found = self.index.counts()
-        for slot, count in self.tally.peek().items():
+        """Lifetime statistics, the ones not yet written included. Raises
+        :class:`~ptocache.errors.StoreError` if they cannot be read."""
+        with self._asking("statistics"), self._counting:
+            found = self.index.counts()
+            fresh = self.tally.peek()
+        for slot, count in fresh.items():
             plain = Slot(int(slot.cache), slot.kind, int(slot.what), int(slot.reason))
             found[plain] = found.get(plain, 0) + count
         return found
 
     def reset_counts(self) -> None:
-        """Start the statistics anew."""
-        self.tally.drain()
-        self.index.clear_counts()
+        """Start the statistics anew. Raises :class:`~ptocache.errors.StoreError` if that cannot be."""
+        with self._changing("statistics"), self._counting:
+            self.index.clear_counts()
+            self.tally.drain()
 
     def sweep_unfinished(self) -> int:
         """Remove what a dead daemon left in ``tmp/``; only before this one compiles. How many."""
-        with os.scandir(self.paths.tmp) as found:
-            items = list(found)
+        try:
+            with os.scandir(self.paths.tmp) as found:
+                items = list(found)
+        except OSError as error:
+            self.health.note(error, "remove", "what a dead daemon left could not be looked for")
+            items = []
         for item in items:
             remove_tree(item.path)
+        if self.paths.spare != self.paths.tmp and self.paths.owns_aside():
+            remove_tree(self.paths.spare)
         return len(items)
 
     def sweep_orphans(self) -> int:
         """Remove blobs that no entry needs (a crash between file and index); returns how many."""
         removed = 0
-        for sha256, _ in self.blobs.walk():
-            if self.index.has_blob(sha256):
-                continue
-            # Looked at again under the lock: a publish may be between its rename and its commit.
-            with self._change:
-                if not self.index.has_blob(sha256):
-                    self._remove_blobs([sha256])
-                    removed += 1
+        if self.read_only:
+            return removed
+        try:
+            for sha256, _ in self.blobs.walk():
+                if self.index.has_blob(sha256):
+                    continue
+                # Looked at again under the lock: a publish may be between its rename and its commit.
+                with self._change:
+                    if not self.index.has_blob(sha256):
+                        self._remove_blobs([sha256])
+                        removed += 1
+        except sqlite3.Error as error:
+            self._index_failed(error, "read", "files that nothing needs could not be looked for")
         return removed
 
     def adopt(self) -> int:
@@ -469,14 +727,16 @@ class Store:
             if any(not _same_size(self.paths.blob(b.digest.sha256), b.digest.size) for b in blobs):
                 continue
             key = found.action_key
+            cache = Cache.KERNEL if found.action.get("kind") == Cache.KERNEL.label else Cache.BINARY
             row = Row(
-                0, found.key, key, Cache.BINARY, str(found.action.get("toolchain", "")),
+                0, found.key, key, cache, str(found.action.get("toolchain", "")),
                 str(found.action.get("arch", "")), _plain(found.kernel), sha256,
                 found.created_s, found.created_s, 0, found.compile_ms,
                 sum(blob.digest.size for blob in blobs),
             )  # fmt: skip
             self.index.insert(row, blobs, self.index.generation())
             taken += 1
+        self._unadopted = False
         return taken
 
     def _document(self, sha256: str, size: int) -> tuple[Entry, bytes] | None:
@@ -498,9 +758,15 @@ class Store:
             return None
 
     def status(self) -> dict[str, Any]:
-        """The ``store`` part of ``stats --json`` without ``evicted``."""
-        entries, disk = self.index.totals()
+        """The ``store`` part of ``stats --json`` without ``evicted``. Raises
+        :class:`~ptocache.errors.StoreError` if the index cannot be read."""
+        with self._asking("statistics"):
+            entries, disk = self.index.totals()
         return {"entries": entries, "bytes": disk, "limit": self.budget.limit}
+
+    def condition(self) -> dict[str, Any]:
+        """The ``health`` part of ``stats`` and ``status``; needs no index."""
+        return {"read_only": self.read_only, **self.health.report()}
 
 
 def _answers(entry: Entry, conditions: Conditions, contents: Contents, source_dir: str) -> bool:
@@ -519,16 +785,12 @@ def read_entry(index: Index, blobs: Blobs, row: Row) -> Entry:
 
 def prepare_root(paths: StorePaths) -> None:
     """Create the folders of a store; raises :class:`~ptocache.errors.StoreUnusableError`."""
+    _verify_length(paths)
     try:
-        os.makedirs(paths.root, mode=0o700, exist_ok=True)
-        _verify_owner(paths)
-        for directory in (paths.blobs, paths.tmp, paths.quarantine):
-            os.makedirs(directory, mode=0o700, exist_ok=True)
-        _write_once(paths.cachedir_tag, paths.tag_bytes)
-        _write_once(paths.version, VERSION.encode() + b"\n")
+        _make_folders(paths)
         with open(paths.version, encoding="ascii", errors="replace") as file:
-            found = file.read().strip()
-    except StoreUnusableError:
+            found = file.read(_VERSION_LENGTH).strip()
+    except PtocacheError:
         raise
     except OSError as error:
         raise StoreUnusableError(
@@ -544,11 +806,37 @@ def prepare_root(paths: StorePaths) -> None:
         )
 
 
+def _verify_length(paths: StorePaths) -> None:
+    """SQLite would only say that it cannot open the index."""
+    length = len(os.fsencode(paths.index))
+    if length > INDEX_PATH_LIMIT:
+        raise StoreUnusableError(
+            f"the index {paths.index} has a path of {length} bytes, the limit is {INDEX_PATH_LIMIT}",
+            hint="choose a place with a shorter path with PTOCACHE_DIR",
+            path=paths.root,
+        )
+
+
+def _make_folders(paths: StorePaths) -> None:
+    if paths.read_only:
+        _verify_owner(paths)
+        paths.make_aside(paths.tmp)
+        return
+    os.makedirs(paths.root, mode=0o700, exist_ok=True)
+    _verify_owner(paths)
+    for directory in (paths.blobs, paths.tmp, paths.quarantine):
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+    _write_once(paths.cachedir_tag, paths.tag_bytes)
+    _write_once(paths.version, VERSION.encode() + b"\n")
+
+
 def _verify_owner(paths: StorePaths) -> None:
     """A store that somebody else can write to may hold what somebody else compiled."""
     info = os.stat(paths.root)
     wrong = ""
-    if info.st_uid != os.geteuid():
+    # What root has put into an image or a mount is as good as root's word on anything else.
+    trusted = (os.geteuid(), 0) if paths.read_only else (os.geteuid(),)
+    if info.st_uid not in trusted:
         wrong = f"belongs to user {info.st_uid}, not to {os.geteuid()}"
     elif stat.S_IMODE(info.st_mode) & 0o002:
         wrong = "can be written to by everybody"
@@ -561,22 +849,23 @@ def _verify_owner(paths: StorePaths) -> None:
 
 
 def quarantine_index(paths: StorePaths) -> None:
-    """Move a damaged index out of the way, with its journal files."""
-    stamp = f"{int(time.time())}-{os.getpid()}"
-    os.makedirs(paths.quarantine, mode=0o700, exist_ok=True)
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(
-                paths.index + suffix, os.path.join(paths.quarantine, f"index-{stamp}{suffix}")
-            )
+    """Move a damaged index out of the way, with its journal files.
 
-
-def failure_reason(error: Exception) -> Reason:
-    """Which kind of store failure this is."""
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if full or "disk is full" in str(error):
-        return Reason.NO_SPACE
-    return Reason.IO_ERROR
+    Raises :class:`~ptocache.errors.StoreUnusableError` if it cannot be moved."""
+    stamp = f"{time.time_ns()}-{os.getpid()}"
+    try:
+        os.makedirs(paths.quarantine, mode=0o700, exist_ok=True)
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(
+                    paths.index + suffix, os.path.join(paths.quarantine, f"index-{stamp}{suffix}")
+                )
+    except OSError as error:
+        raise StoreUnusableError(
+            f"the damaged index {paths.index} cannot be set aside: {error.strerror}",
+            hint="move it away by hand, with its -wal and -shm files",
+            path=paths.index,
+        ) from error
 
 
 def _write_once(path: str, content: bytes) -> None:

@@ -584,3 +584,36 @@ def test_a_probe_that_does_not_end_is_ended(
     with pytest.raises(TimeoutError, match="did not answer"):
         probe((SH, "-c", f"cd {tmp_path}; {HOLD} sleep 300"))
     assert_ends(pid_in(tmp_path / "child"))
+
+
+def test_a_probe_does_not_wait_for_a_child_that_left_its_session_with_its_streams(
+    tmp_path: Path,
+) -> None:
+    pid = tmp_path / "pid"
+    leave = f"setsid sh -c 'echo $$ > {pid}; exec sleep 60' &"
+    answer = probe((SH, "-c", f"{leave} while [ ! -s {pid} ]; do sleep 0.01; done; echo said"))
+    assert answer.stdout == "said\n"
+    child = int(pid.read_text())
+    assert is_running(child)
+    os.kill(child, signal.SIGKILL)
+
+
+def test_a_probe_goes_on_in_the_spare_place_if_its_own_refuses(tmp_path: Path) -> None:
+    said: list[Exception] = []
+
+    def spare(error: Exception) -> str:
+        said.append(error)
+        return str(tmp_path)
+
+    answer = probe((SH, "-c", "pwd"), scratch=str(tmp_path / "missing"), spare=spare)
+    assert answer.stdout.startswith(f"{tmp_path}/probe-")
+    assert [type(error) for error in said] == [FileNotFoundError]
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_tool_says_or_what_the_disk_says_tells_of_a_refusal(tmp_path: Path) -> None:
+    with Workspace(str(tmp_path)) as workspace:
+        assert workspace.refused(b"error: expected ';'") == ""
+        assert workspace.refused(b"k.s: No space left on device") == "No space left on device"
+        shutil.rmtree(workspace.root)
+        assert workspace.refused() == "No such file or directory"

@@ -16,6 +16,7 @@ from ptocache.digest import Digest
 from ptocache.errors import StoreDamagedError, StoreUnusableError
 from ptocache.outcome import Cache, Outcome
 from ptocache.signature import Signature
+from ptocache.store import index as index_module
 from ptocache.store.index import SCHEMA, BlobRow, Index, Row, Selection
 from ptocache.tally import Slot
 
@@ -218,12 +219,27 @@ def test_the_oldest_come_first_and_only_those_before_a_time_if_one_is_given(
     assert len(filled.oldest(-1)) == 4
 
 
-def test_the_newest_entry_of_the_same_name_explains_a_miss(filled: Index) -> None:
+def test_earlier_entries_come_newest_first_and_end_before_the_one_meant(filled: Index) -> None:
+    for number, created_s in ((0xC1, 5000.0), (0xC2, 7000.0), (0xC3, 5000.0), (0xC4, 5000.0)):
+        add(filled, number, toolchain="gas", kernel="gemm", created_s=created_s)
+    add(filled, 0xC5, toolchain="gas", kernel="other", created_s=6000.0)
+    found = filled.earlier("gas", "gemm")
+    assert [row.key for row in found] == [key(n) for n in (0xC2, 0xC4, 0xC3, 0xC1)]
+    assert [row.key for row in filled.earlier("gas", "gemm", limit=1)] == [key(0xC2)]
+    before = filled.earlier("gas", "gemm", before=found[1])
+    assert [row.key for row in before] == [key(0xC3), key(0xC1)]
+    assert [row.key for row in filled.earlier("gas", before=found[2])] == [key(0xC2), key(0xC1)]
+    assert filled.earlier("gas", "none") == []
+
+
+def test_the_newest_entry_is_the_one_made_last(filled: Index) -> None:
     add(filled, 0xC1, toolchain="pto", kernel="gemm", created_s=5000.0)
-    found = filled.latest_like("pto", "gemm")
-    assert found is not None
-    assert found.key == key(0xC1)
-    assert filled.latest_like("pto", "none") is None
+    add(filled, 0xC2, toolchain="pto", kernel="other", created_s=4000.0)
+    for kernel, number in (("gemm", 0xC1), ("other", 0xC2), (None, 0xC2)):
+        found = filled.newest(kernel)
+        assert found is not None
+        assert found.key == key(number)
+    assert filled.newest("none") is None
 
 
 def test_uses_add_up_and_time_never_runs_back(index: Index) -> None:
@@ -281,6 +297,21 @@ def test_an_installation_is_remembered_with_its_types(index: Index) -> None:
     index.save_installation("k", record)
     assert index.load_installation("k") == record
     assert index.load_installation("none") is None
+
+
+def test_the_newest_installations_stay_the_fewer_the_larger_they_are(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "_INSTALLATIONS_KEPT", ((1000, 2), (0, 4)))
+    for name in ("large1", "small1", "large2", "small2", "large3"):
+        index.save_installation(name, {"x": "x" * (1000 if "large" in name else 1)})
+    kept = [
+        n for n in ("large1", "small1", "large2", "small2", "large3") if index.load_installation(n)
+    ]
+    assert kept == ["small1", "large2", "small2", "large3"]
+    index.save_installation("small3", {"x": 1})
+    assert index.load_installation("small1") is None
+    assert index.load_installation("large2") is not None
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x07", b"\x92\x01", b"\xff" * 10])

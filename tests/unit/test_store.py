@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -548,6 +549,19 @@ def test_above_the_limit_the_least_recently_used_go_down_to_low_water(world: Wor
     assert evicted(world.store.counts()) == 3
 
 
+def test_evictions_are_counted_for_the_cache_of_the_entry(world: World) -> None:
+    publish_in_order(world, "abc")
+    with closing(sqlite3.connect(world.paths.index, isolation_level=None)) as connection:
+        connection.execute("UPDATE entries SET cache = 1 WHERE kernel = 'b'")
+    collect(world.store, max_size=0)
+    counted = {
+        slot.cache: number
+        for slot, number in world.store.counts().items()
+        if slot.kind == "event" and slot.what == Event.EVICTED
+    }
+    assert counted == {Cache.BINARY: 2, Cache.KERNEL: 1}
+
+
 def test_a_use_saves_an_entry_though_it_is_not_written_yet(world: World) -> None:
     publish_in_order(world, "abc")
     assert world.find_hot("a") is not None
@@ -790,3 +804,24 @@ def test_stray_files_in_the_store_stop_nothing(stray: str, world: World) -> None
     world.reopen()
     assert data_of(world.find("k")) == [data]
     assert world.report()["store_failure"] == 0
+
+
+def test_counts_on_their_way_to_the_index_are_missed_by_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.store.tally.event(Cache.BINARY, Event.REJECTED, count=7)
+    before, found = world.store.counts(), []
+    add = world.store.index.add_counts
+    asking = threading.Thread(target=lambda: found.append(world.store.counts()))
+
+    def slowly(counts: Any) -> None:
+        # They are in neither place now: who does not wait has its answer long before this ends.
+        asking.start()
+        asking.join(0.3)
+        add(counts)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store.index, "add_counts", slowly)
+        world.store.flush()
+    asking.join(30)
+    assert found == [before]
