@@ -22,7 +22,6 @@ T = TypeVar("T")
 
 _POLL_S = 0.01
 _AGAIN_S = 0.25
-_LOG_LIMIT_BYTES = 8 << 20
 _ALREADY_SERVED = 5
 # What a client asks for itself must not become the rule for everybody whom its daemon serves.
 _OWN_VARIABLES = ("PTOCACHE_MODE", "PTOCACHE_SALT", "PTOCACHE_REQUIRE", "PTOCACHE_AUTOSTART")
@@ -41,8 +40,13 @@ def start_daemon(
     """
     deadline = time.monotonic() + patience_s
     try:
-        os.makedirs(store.root, mode=0o700, exist_ok=True)
+        if store.read_only:
+            store.make_aside()
+        else:
+            os.makedirs(store.root, mode=0o700, exist_ok=True)
         lock = os.open(store.start_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except PtocacheError as error:
+        return str(error)
     except OSError as error:
         return f"the store {store.root} cannot be used: {error.strerror}"
     process: subprocess.Popen[bytes] | None = None
@@ -60,7 +64,9 @@ def start_daemon(
                 # A daemon that is about to stop holds the store, and serves nobody any more.
                 process, not_before = None, time.monotonic() + _AGAIN_S
             elif process is not None and process.poll() is not None:
-                return f"it ended with exit code {process.returncode}: {last_words(store)}"
+                return (
+                    f"it ended with exit code {process.returncode}: {last_words(settings, store)}"
+                )
             time.sleep(_POLL_S)
     except PtocacheError as error:
         return str(error)
@@ -79,10 +85,13 @@ def spawn(settings: Settings, store: StorePaths) -> subprocess.Popen[bytes]:
     env = {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
     env["PTOCACHE_DIR"] = settings["store.root"]
     env["PTOCACHE_SOCKET"] = settings.socket
-    with contextlib.suppress(OSError):
-        if os.path.getsize(store.log) > _LOG_LIMIT_BYTES:
-            os.replace(store.log, store.log + ".1")
-    log = os.open(store.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    # What the interpreter itself says, and what is said before the settings are known, goes there too.
+    place = env["PTOCACHE_LOG_FILE"] = log_of(settings, store)
+    try:
+        log = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError:
+        # A full disk, say: a daemon without a log is better than none.
+        log = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:
         return subprocess.Popen(
             [sys.executable, "-c", _BOOT],
@@ -97,21 +106,41 @@ def spawn(settings: Settings, store: StorePaths) -> subprocess.Popen[bytes]:
         os.close(log)
 
 
-def last_words(store: StorePaths) -> str:
-    """The last line of the daemon's log."""
+def log_of(settings: Settings, store: StorePaths) -> str:
+    """The log of a daemon that a client starts."""
+    place: str = settings["daemon.log_file"] or store.log
+    return place
+
+
+def last_words(settings: Settings, store: StorePaths) -> str:
+    """The last thing that the daemon's log tells."""
+    place = log_of(settings, store)
     try:
-        with open(store.log, "rb") as file:
+        with open(place, "rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - 2000))
             lines = file.read().decode("utf-8", "replace").strip().splitlines()
     except OSError:
-        return f"see {store.log}"
-    return lines[-1] if lines else f"{store.log} is empty"
+        return f"see {place}"
+    return _message(lines[-1]) if lines else f"{place} is empty"
+
+
+def _message(line: str) -> str:
+    """What a line says, without the rest of it if that is JSON."""
+    import json
+
+    try:
+        return str(json.loads(line)["message"])
+    except (ValueError, TypeError, KeyError):
+        return line
 
 
 def _locked(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
+    except OSError:
+        # A file system without locks: the daemon is the one to judge it, and to say so.
+        return True
     return True
