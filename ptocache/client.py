@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 import time
+from _thread import get_ident
 
 from . import paths, wire
 from .config import MODES, Settings, load
@@ -25,45 +26,80 @@ from .errors import (
     PtocacheWarning,
     WireError,
 )
+from .kernel import Lease, material_of
 from .model import Answer, Descriptor, Input, Job, select
-from .outcome import Reason
-from .result import Result
+from .result import DAEMON_TROUBLE, Result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
+    from weakref import ref
 
+    from .kernel import Files, Material
     from .model import Environment
 
     Source = bytes | str | os.PathLike[str]
 
 START_S = 20.0
+PYTHON_VARIABLE = "PTOCACHE_PYTHON"
 _IDLE_CONNECTIONS = 8
 _PACKAGE = os.path.dirname(__file__) + os.sep
 _BATCH = 256
-# The daemon's own trouble, not the compile's: this process may well succeed.
-_STEP_ASIDE = frozenset({Reason.CANCELLED, Reason.SYSTEM, Reason.INTERNAL})
 
 
 class Pending:
     """A request on its way through :meth:`Client.compile_many`."""
 
-    __slots__ = ("data", "env", "request", "started")
+    __slots__ = ("data", "env", "given_to", "priority", "request", "started")
 
-    def __init__(self, request: wire.Request, data: dict[str, bytes], env: Environment) -> None:
+    def __init__(
+        self, request: wire.Request, data: dict[str, bytes], env: Environment, priority: int
+    ) -> None:
+        self.priority = priority
         self.request = request
         """Without its environment: the daemon says which variables it wants."""
         self.data = data
         self.env = env
+        self.given_to: Connection | None = None
+        """Who has had the bytes of the inputs."""
         self.started = time.perf_counter()
 
     def message(self, number: int, connection: Connection, *, full: bool) -> dict[str, Any]:
         """The message to send, with the bytes of the inputs if ``full``."""
         patterns = connection.variables.get(self.request.job.toolchain, [])
-        job = self.request.job._replace(env=select(patterns, self.env))
+        job = self.request.job._replace(env=_with_python(select(patterns, self.env), patterns))
         data = self.data if full else {}
-        return wire.compile_message(number, self.request._replace(job=job, data=data))
+        return wire.compile_message(
+            number, self.request._replace(job=job, data=data), self.priority
+        )
+
+
+_Asked = tuple[int, str, bytes]
+"""A thread, the daemon's socket, and the request that it made."""
+
+
+class _Held(PtocacheError):
+    """What is asked for is being built by the very thread that asks."""
+
+    def __init__(self, lease: Lease, asked: _Asked) -> None:
+        super().__init__("this thread holds the lease")
+        self.lease = lease
+        self.asked = asked
+
+
+_leases: dict[_Asked, ref[Lease]] = {}
+"""Of the whole process: another client of the same thread would wait for it all the same."""
+
+
+def _remember(asked: _Asked, lease: Lease) -> None:
+    from weakref import ref
+
+    for other, held in list(_leases.items()):
+        known = held()
+        if known is None or not known.is_held:
+            _leases.pop(other, None)
+    _leases[asked] = ref(lease)
 
 
 class Client:
@@ -96,6 +132,7 @@ class Client:
         kernel: str = "",
         mode: str = "",
         salt: str = "",
+        priority: str = "interactive",
         check: bool = True,
     ) -> Result:
         """Compile, or get what was compiled before.
@@ -103,7 +140,9 @@ class Client:
         ``inputs``: relative name → bytes, text, or the path of a file to read. ``env``: where declared
         variables are taken from (default: this process's environment). ``source_dir``: where quoted
         includes are looked for. ``kernel``: a name for people. ``mode``: ``use``, ``refresh``,
-        ``bypass`` or ``read-only``. ``salt``: text that enters the key.
+        ``bypass`` or ``read-only``. ``salt``: text that enters the key. ``priority``: ``interactive`` for
+        what somebody waits for, ``sweep`` for what is prepared; the setting ``request.priority`` decides
+        instead of it, if it is set.
 
         Raises what the failure was (:class:`~ptocache.errors.CompileFailedError` …) with the result as
         its ``result`` attribute, unless ``check`` is false; and
@@ -112,6 +151,7 @@ class Client:
         job = self.job(
             toolchain, inputs, arch=arch, options=options, env=env, outputs=outputs,
             symbols=symbols, source_dir=source_dir, kernel=kernel, mode=mode, salt=salt,
+            priority=priority,
         )  # fmt: skip
         result = self._one(job)
         return result.check() if check else result
@@ -130,13 +170,12 @@ class Client:
         kernel: str = "",
         mode: str = "",
         salt: str = "",
+        priority: str = "sweep",
     ) -> Pending:
         """A request for :meth:`compile_many`; the parameters are those of :meth:`compile`."""
         if isinstance(options, (str, bytes)):
             raise BadRequestError("options is one text", hint="give a list of words")
-        chosen = mode or self.settings["request.mode"]
-        if chosen not in MODES:
-            raise BadRequestError(f"there is no mode {mode!r}", hint=f"one of {', '.join(MODES)}")
+        chosen = self._chosen(mode)
         data = {name: _bytes(name, source) for name, source in inputs.items()}
         directory = os.path.realpath(source_dir) if os.fspath(source_dir) else ""
         job = Job(
@@ -152,12 +191,146 @@ class Client:
             kernel=kernel or os.path.splitext(os.path.basename(next(iter(data), "")))[0],
         )
         request = wire.Request(job, {}, chosen, salt or self.settings["request.salt"])
-        return Pending(request, data, _process_environment() if env is None else env)
+        chosen = self.settings["request.priority"] or priority
+        if chosen not in wire.PRIORITIES:
+            raise BadRequestError(
+                f"there is no priority {chosen!r}", hint=f"one of {', '.join(wire.PRIORITIES)}"
+            )
+        variables = _process_environment() if env is None else env
+        return Pending(request, data, variables, wire.PRIORITIES.index(chosen))
+
+    def _chosen(self, mode: str) -> str:
+        chosen: str = mode or self.settings["request.mode"]
+        if chosen not in MODES:
+            raise BadRequestError(f"there is no mode {mode!r}", hint=f"one of {', '.join(MODES)}")
+        return chosen
 
     def compile_many(self, jobs: Iterable[Pending]) -> Iterator[tuple[int, Result]]:
         """Compile jobs made by :meth:`job`; yields (position, result) as they finish. Failures are
         results here: look at ``result.ok``."""
         return self._run(list(jobs))
+
+    # --- kernels that the caller builds
+
+    def kernel(
+        self,
+        toolchain: str,
+        material: Material,
+        *,
+        arch: str = "",
+        env: Mapping[str, str] | None = None,
+        kernel: str = "",
+        mode: str = "",
+        salt: str = "",
+    ) -> Result | Lease:
+        """The finished kernel that ``material`` makes, or the lease to build it; waits while another
+        process builds it.
+
+        ``material``: name → text or bytes, everything that makes the kernel: source, parameters, the
+        framework's own version. The daemon adds the toolchain's identity and its declared variables
+        (taken from ``env``, default: this process's environment). The other parameters are those of
+        :meth:`compile`.
+
+        Raises :class:`~ptocache.errors.BadRequestError` for material that is neither text nor bytes,
+        and :class:`~ptocache.errors.DaemonUnavailableError` only if the settings require a daemon.
+        """
+        started = time.perf_counter()
+        digests, texts = material_of(material)
+        job = Job(
+            toolchain=toolchain, arch=arch, options=(), env=(), inputs=digests, outputs=(),
+            kernel=kernel,
+        )  # fmt: skip
+        request = wire.KernelRequest(
+            job, texts, self._chosen(mode), salt or self.settings["request.salt"]
+        )
+        variables = _process_environment() if env is None else env
+        try:
+            found = self._ask_kernel(request, variables)
+        except _Held as held:
+            lease = held.lease.renewed(started)
+            _remember(held.asked, lease)
+            return lease
+        except (WireError, OSError) as error:
+            self._step_aside(error)
+            return self._lease(toolchain, None, {"why": str(error)}, started)
+        if not isinstance(found, Answer):
+            connection, granted, asked = found
+            lease = self._lease(toolchain, connection, granted, started)
+            _remember(asked, lease)
+            return lease
+        if found.reason in DAEMON_TROUBLE:
+            self._step_aside(DaemonUnavailableError(f"it answered: {found.detail}"))
+            return self._lease(toolchain, None, {"why": found.detail}, started)
+        return Result(found, toolchain, (time.perf_counter() - started) * 1000).check()
+
+    def _ask_kernel(
+        self, request: wire.KernelRequest, variables: Environment
+    ) -> Answer | tuple[Connection, dict[str, Any], _Asked]:
+        """The answer, or a lease with the connection that belongs to it and what was asked for.
+
+        Raises :class:`_Held` for what this thread holds the lease of: it would wait for itself.
+        """
+        asked: _Asked = (0, "", b"")
+
+        def message(connection: Connection) -> dict[str, Any]:
+            if wire.KERNELS not in connection.capabilities:
+                raise DaemonUnavailableError(
+                    "the daemon is older than leases for kernels",
+                    hint="stop it (ptocache stop): the next request starts one of this version",
+                )
+            patterns = connection.variables.get(request.job.toolchain, [])
+            job = request.job._replace(env=select(patterns, variables))
+            found = wire.kernel_message(1, request._replace(job=job))
+            nonlocal asked
+            asked = (get_ident(), self.settings.socket, found["request"])
+            held = _leases.get(asked)
+            lease = held() if held is not None else None
+            if lease is not None and lease.is_held:
+                raise _Held(lease, asked)
+            return found
+
+        connection, found, fds = self._converse(message, start=True)
+        if found["type"] == "lease" and isinstance(found.get("lease"), int):
+            return connection, found, asked
+        try:
+            answer = wire.parse_answer(found, fds)
+        except WireError:
+            connection.close()
+            raise
+        self._give(connection)
+        return answer
+
+    def kernel_or_build(
+        self,
+        toolchain: str,
+        material: Material,
+        build: Callable[[], Files],
+        *,
+        arch: str = "",
+        env: Mapping[str, str] | None = None,
+        kernel: str = "",
+        mode: str = "",
+        salt: str = "",
+    ) -> Result:
+        """The finished kernel; ``build()``, which gives its files, is called if this process is the one
+        to build it. The parameters are those of :meth:`kernel`, the errors those of :meth:`kernel`, of
+        :meth:`ptocache.kernel.Lease.put` and of ``build``."""
+        found = self.kernel(
+            toolchain, material, arch=arch, env=env, kernel=kernel, mode=mode, salt=salt
+        )
+        if isinstance(found, Result):
+            return found
+        with found as lease:
+            return lease.put(build())
+
+    def _lease(
+        self,
+        toolchain: str,
+        connection: Connection | None,
+        message: Mapping[str, object],
+        started: float,
+    ) -> Lease:
+        return Lease(toolchain, connection, message, started, self._give, self._step_aside)
 
     # --- asking
 
@@ -230,7 +403,7 @@ class Client:
                 raise
             else:
                 self._give(connection)
-                if answer.reason not in _STEP_ASIDE:
+                if answer.reason not in DAEMON_TROUBLE:
                     return _result(pending, answer)
         return next(result for _, result in self._run([pending]))
 
@@ -255,7 +428,7 @@ class Client:
                 if answer is None:
                     continue
                 pending = waiting.pop(number)
-                if answer.reason in _STEP_ASIDE and not self.settings["client.require"]:
+                if answer.reason in DAEMON_TROUBLE and not self.settings["client.require"]:
                     self._warn(DaemonUnavailableError(f"it answered: {answer.detail}"))
                     result = self._alone(pending)
                 else:
@@ -282,18 +455,31 @@ class Client:
     def _exchange(
         self, message: dict[str, Any], *, start: bool
     ) -> tuple[dict[str, Any], list[Descriptor]]:
-        """One message, one answer; asked again if the connection turns out to be a dead one."""
+        """One message, one answer."""
+        connection, found, fds = self._converse(lambda _: message, start=start)
+        self._give(connection)
+        return found, fds
+
+    def _converse(
+        self, message: Callable[[Connection], dict[str, Any]], *, start: bool
+    ) -> tuple[Connection, dict[str, Any], list[Descriptor]]:
+        """One message, one answer, and the connection, which is the caller's now; asked again if it
+        turns out to be a dead one."""
         while True:
             reused = bool(self._idle)
             connection = self._take(start)
             try:
-                connection.send(message)
-                found = connection.receive()
+                connection.send(message(connection))
+                found, fds = connection.receive()
             except (DaemonUnavailableError, BrokenPipeError, ConnectionResetError) as error:
                 connection.close()
                 if not reused:
                     raise _unavailable(error) from error
                 self.close()
+            except WireError:
+                # What else comes from there would be taken for the answer to the next request.
+                connection.close()
+                raise
             except PtocacheError:
                 # The daemon's own no: the connection is as good as before.
                 self._give(connection)
@@ -302,8 +488,7 @@ class Client:
                 connection.close()
                 raise
             else:
-                self._give(connection)
-                return found
+                return connection, found, fds
 
     def _idle_one(self) -> Connection | None:
         """An idle connection of this process, if there is one."""
@@ -333,7 +518,11 @@ class Client:
 
     def _open(self, start: bool) -> Connection:
         try:
-            return Connection(self.settings.socket)
+            place = self.settings.socket
+        except BadRequestError as error:
+            raise DaemonUnavailableError(error.message, hint=error.hint, **error.fields) from error
+        try:
+            return Connection(place)
         except (FileNotFoundError, ConnectionRefusedError) as error:
             if not (start and self.settings["client.autostart"]):
                 raise DaemonUnavailableError(
@@ -345,12 +534,12 @@ class Client:
 
     def _start(self) -> Connection:
         """Start a daemon, or wait for the one that somebody else is starting."""
-        from .starter import start_daemon
+        from .starter import log_of, start_daemon
 
         root = os.path.realpath(self.settings["store.root"])
         if time.monotonic() < self._given_up_s:
             raise DaemonUnavailableError("no daemon could be started a moment ago")
-        store = paths.StorePaths(root)
+        store = paths.store_at(root)
         found = start_daemon(
             self.settings, store, lambda: Connection(self.settings.socket), START_S
         )
@@ -359,10 +548,16 @@ class Client:
             self._given_up_s = time.monotonic() + START_S
             raise DaemonUnavailableError(
                 f"no daemon could be started: {found}",
-                hint=f"its log is {store.log}",
-                path=store.log,
+                hint=f"its log is {log_of(self.settings, store)}",
+                path=log_of(self.settings, store),
             )
         return found
+
+    def _step_aside(self, error: Exception) -> None:
+        """Go on without a daemon, and say so once; raises if the settings require one."""
+        if self.settings["client.require"]:
+            raise _unavailable(error) from error
+        self._warn(error)
 
     def _warn(self, error: Exception) -> None:
         if not self._warned:
@@ -381,8 +576,8 @@ class Client:
         """Compile in this process through the same plugin, without a cache."""
         from .fallback import compile_alone
 
-        job = pending.request.job._replace(env=tuple(sorted(pending.env.items())))
-        request = pending.request._replace(job=job)
+        env = _with_python(tuple(sorted(pending.env.items())), (PYTHON_VARIABLE,))
+        request = pending.request._replace(job=pending.request.job._replace(env=env))
         return _result(pending, compile_alone(request, pending.data, self.settings))
 
 
@@ -441,6 +636,16 @@ def _process_environment() -> Environment:
     return os.environ
 
 
+def _with_python(
+    env: tuple[tuple[str, str], ...], patterns: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
+    """``env`` with the interpreter of this process, for a toolchain that runs a part of itself in its
+    caller's Python, unless the caller has named one."""
+    if PYTHON_VARIABLE not in patterns or not sys.executable or PYTHON_VARIABLE in dict(env):
+        return env
+    return tuple(sorted((*env, (PYTHON_VARIABLE, sys.executable))))
+
+
 def _ask(connection: Connection, jobs: Mapping[int, Pending]) -> None:
     """Send requests in one message; input bytes stay here until the daemon asks for them."""
     messages = [item.message(number, connection, full=False) for number, item in jobs.items()]
@@ -452,11 +657,20 @@ def _ask(connection: Connection, jobs: Mapping[int, Pending]) -> None:
 
 def _answer(connection: Connection, waiting: Mapping[int, Pending]) -> tuple[int, Answer | None]:
     """The next answer; ``None`` if it was a request for input bytes, which is then fulfilled."""
-    message, fds = connection.receive()
+    try:
+        message, fds = connection.receive()
+    except WireError:
+        raise
+    except PtocacheError as error:
+        # No answer to a compile looks like this: it is the daemon that is in trouble.
+        raise DaemonUnavailableError(f"it answered: {error.message}") from error
     number = message.get("id")
     if not isinstance(number, int) or number not in waiting:
         raise FrameError("an answer to a request that was not made")
     if message["type"] == "need":
+        if waiting[number].given_to is connection:
+            raise FrameError("a second question for the bytes of the same inputs")
+        waiting[number].given_to = connection
         connection.send(waiting[number].message(number, connection, full=True))
         return number, None
     if message["type"] != "answer":

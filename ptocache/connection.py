@@ -42,6 +42,7 @@ class Connection:
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._fds: list[Descriptor] = []
         self.variables: dict[str, list[str]] = {}
+        self.capabilities: frozenset[str] = frozenset()
         paths.verify_socket_directory(path)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
@@ -53,6 +54,11 @@ class Connection:
                 self._socket.setsockopt(socket.SOL_SOCKET, option, _timeval(LIVENESS_S))
             self.send(wire.hello(__version__, os.getpid()))
             self._greeted(self.receive(ask=False)[0])
+        except ProtocolMismatchError as error:
+            # Such a daemon understands a signal at most.
+            error.fields["pid"] = self._peer_pid
+            self._socket.close()
+            raise
         except BaseException:
             self._socket.close()
             raise
@@ -74,7 +80,8 @@ class Connection:
 
     def _check_peer(self, path: str) -> None:
         data = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        uid = int.from_bytes(data[4:8], "little" if array.array("H", [1]).tobytes()[0] else "big")
+        credentials = array.array("i", data)
+        self._peer_pid, uid = credentials[0], credentials[1]
         if uid != os.geteuid():
             raise PeerRefusedError(f"the daemon at {path} belongs to user {uid}", path=path)
 
@@ -87,7 +94,15 @@ class Connection:
                 hint="stop it (ptocache stop): the next request starts one of this version",
             )
         variables = message.get("variables")
-        self.variables = variables if isinstance(variables, dict) else {}
+        if isinstance(variables, dict):
+            self.variables = {
+                name: [item for item in patterns if isinstance(item, str)]
+                for name, patterns in variables.items()
+                if isinstance(patterns, list)
+            }
+        capabilities = message.get("capabilities")
+        if isinstance(capabilities, list):
+            self.capabilities = frozenset(item for item in capabilities if isinstance(item, str))
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one message."""
@@ -137,10 +152,24 @@ class Connection:
                 asked = True
                 self.send({"type": "ping", "id": _LIVENESS_ID})
         if message["type"] == "error":
-            raise from_wire(message.get("error") or {})
+            told = message.get("error")
+            raise from_wire(told if isinstance(told, dict) else {})
+        return message, self._descriptors_of(message)
+
+    def _descriptors_of(self, message: Mapping[str, Any]) -> list[Descriptor]:
+        """The descriptors of a message; raises :class:`~ptocache.errors.FrameError` if there are others
+        than it says: the next message must not get those of this one."""
         count = message.get("fds", 0)
+        if not isinstance(count, int) or not 0 <= count <= min(
+            len(self._fds), wire.MAX_DESCRIPTORS
+        ):
+            raise FrameError(
+                f"a message with {count!r} descriptors, of which {len(self._fds)} came"
+            )
         fds, self._fds = self._fds[:count], self._fds[count:]
-        return message, fds
+        if self._fds and not self._reader.pending:
+            raise FrameError(f"{len(self._fds)} descriptors that belong to no message")
+        return fds
 
     def _pull(self) -> None:
         """Take in what arrives next."""
@@ -163,6 +192,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the socket; descriptors of answers stay with their holders."""
+        self._fds.clear()
         self._socket.close()
 
 

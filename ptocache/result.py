@@ -6,13 +6,15 @@ import os
 import time
 
 from .errors import CompileFailedError, from_wire
-from .outcome import Outcome
+from .outcome import Outcome, Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .errors import PtocacheError
     from .model import Answer, Artifact, Descriptor, Log
-    from .outcome import Reason
+
+DAEMON_TROUBLE = frozenset({Reason.CANCELLED, Reason.SYSTEM, Reason.INTERNAL})
+"""Failures that are the daemon's own and not the compile's: the client may well succeed."""
 
 
 class ResultOutput:

@@ -10,15 +10,20 @@ import array
 import asyncio
 import contextlib
 import errno
+import fcntl
 import logging
 import os
+import resource
+import select
 import socket
 import stat
 import struct
+import sys
+import termios
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from . import __version__, paths, wire
 from .errors import (
@@ -30,9 +35,11 @@ from .errors import (
     PtocacheError,
     StoreUnusableError,
 )
+from .kernels import Granted
 from .service import NeedInputs
 
 if TYPE_CHECKING:
+    from .kernels import Kernels
     from .model import Answer, Descriptor
     from .service import Service
 
@@ -43,8 +50,16 @@ READ_BYTES = 1 << 18
 READS_PER_TURN = 4
 """How much one connection may read before the others have their turn."""
 MAX_UNSENT_BYTES = 16 << 20
+MAX_HELD_BYTES = 128 << 20
+"""What the requests of one connection that are under way, and their answers to come, may take: nothing
+more is read from it beyond that. The client never has more than 512 small ones under way."""
+MAX_INPUT_BYTES = 64 << 20
+"""Inputs that one connection is asked for at a time; further requests wait before they are asked."""
 MAX_UNDER_WAY = 4096
 MAX_CONNECTIONS = 4096
+_MIN_CONNECTIONS = 16
+_BUNDLE_BYTES = wire.MAX_FILES * wire.INLINE_BYTES
+"""The longest answer whose outputs travel inline."""
 GREETING_S = 10.0
 STALL_S = 60.0
 """A peer in the middle of a frame must go on within this time."""
@@ -52,31 +67,45 @@ UNREAD_S = 3600.0
 """A peer with unread answers must read within this time: it may be busy with the ones before."""
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 0.1
+MAX_FLYING = 512
+"""Descriptors sent to one peer that it has not taken: the kernel counts them for the whole user, and
+lets nobody send more when there are too many (unix(7), ETOOMANYREFS)."""
+_SEND_AGAIN_S = 0.005
+_SAY_AGAIN_S = 10.0
 _REMEMBERED_REQUESTS = 4096
 _REMEMBERED_BYTES = 4096
-
+T = TypeVar("T")
 Control = Callable[[Mapping[str, Any]], Awaitable[Any]]
 """An administrative request: a message in, a value of plain types out."""
 
 
 class Server:
-    """Serves :class:`~ptocache.service.Service` and the controls on one socket."""
+    """Serves both caches and the controls on one socket."""
 
     def __init__(
         self,
         listener: socket.socket,
         service: Service,
+        kernels: Kernels,
         controls: Mapping[str, Control],
         variables: Mapping[str, list[str]],
     ) -> None:
         self._listener = listener
         self._service = service
+        self._kernels = kernels
         self._controls = controls
         self._variables = variables
         self._connections: set[_Connection] = set()
-        self._requests: dict[bytes, wire.Request] = {}
+        self._requests = _Parsed(wire.parse_compile)
+        self._kernel_requests = _Parsed(wire.parse_kernel)
         self._loop = asyncio.get_running_loop()
         self._stopping = False
+        self._hangups = select.epoll()
+        self._unread: dict[int, _Connection] = {}
+        self._most_connections = most_connections()
+        self.most_flying = most_flying()
+        self._no_room = _Seldom("no room for another connection: %s")
+        self._refused = _Seldom("refused a connection: %d are open")
         # One for all connections: a buffer of its own for every read costs more than the read.
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.last_activity_s = time.monotonic()
@@ -85,6 +114,7 @@ class Server:
         """Accept from now on."""
         self._listener.setblocking(False)
         self._loop.add_reader(self._listener.fileno(), self._accept)
+        self._loop.add_reader(self._hangups.fileno(), self._hung_up)
         self._loop.call_later(STALL_S / 4, self._drop_stalled)
 
     def stop_accepting(self) -> None:
@@ -102,11 +132,13 @@ class Server:
             await asyncio.sleep(0.01)
         for connection in list(self._connections):
             connection.close()
+        self._loop.remove_reader(self._hangups.fileno())
+        self._hangups.close()
 
     @property
     def under_way(self) -> int:
-        """Requests that have no answer yet."""
-        return sum(len(item.tasks) for item in self._connections)
+        """Requests that have no answer yet, and leases whose bundle is still to come."""
+        return sum(len(item.tasks) for item in self._connections) + self._kernels.leases
 
     @property
     def connections(self) -> int:
@@ -121,19 +153,19 @@ class Server:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
-                    _log.warning("no room for another connection: %s", error.strerror)
+                    self._no_room.warn(error.strerror)
                     self._pause_accepting()
                 return
-            if len(self._connections) >= MAX_CONNECTIONS:
-                _log.warning("refused a connection: %d are open", len(self._connections))
+            if len(self._connections) >= self._most_connections:
+                self._refused.warn(len(self._connections))
                 peer.close()
                 continue
-            uid = peer_uid(peer)
+            pid, uid = peer_credentials(peer)
             if uid != os.geteuid():
                 _log.warning("refused a peer of user %d", uid)
                 peer.close()
                 continue
-            self._connections.add(_Connection(self, peer))
+            self._connections.add(_Connection(self, peer, pid))
 
     def _pause_accepting(self) -> None:
         self._loop.remove_reader(self._listener.fileno())
@@ -154,9 +186,25 @@ class Server:
         if self._listener.fileno() >= 0:
             self._loop.call_later(min(STALL_S, GREETING_S) / 4, self._drop_stalled)
 
+    def watch(self, number: int, connection: _Connection) -> None:
+        """Nothing is read from this connection for now: only its end is to be noticed."""
+        if number not in self._unread:
+            self._unread[number] = connection
+            self._hangups.register(number, select.EPOLLRDHUP)
+
+    def unwatch(self, number: int) -> None:
+        """It is read again, or closed; fine if it was not watched."""
+        if self._unread.pop(number, None) is not None:
+            self._hangups.unregister(number)
+
+    def _hung_up(self) -> None:
+        for number, _ in self._hangups.poll(0):
+            self._unread[number].close()
+
     def forget(self, connection: _Connection) -> None:
         """A connection has closed."""
         self._connections.discard(connection)
+        self._kernels.gone(connection)
 
     # --- messages
 
@@ -176,7 +224,11 @@ class Server:
             key, source_dir = message.get("key"), message.get("source_dir")
             if not isinstance(key, str) or not isinstance(source_dir, str):
                 raise FrameError("get needs a key and a source_dir")
-            connection.begin(self._get(connection, _id(message), key, source_dir))
+            connection.begin(self._get(connection, _id(message), key, source_dir), _BUNDLE_BYTES)
+        elif kind == "kernel":
+            self._kernel(connection, message)
+        elif kind in ("put", "finish", "abandon"):
+            self._lease(connection, kind, message)
         elif kind in self._controls:
             connection.begin(self._control(connection, _id(message), kind, message))
         else:
@@ -200,12 +252,13 @@ class Server:
             raise FrameError(f"a batch is not a list of at most {wire.MAX_BATCH} requests")
         if not all(isinstance(request, dict) for request in requests):
             raise FrameError("a batch holds something else than requests")
-        connection.put_off({**request, "type": "compile"} for request in requests)
+        connection.put_off([_kept(request) for request in requests])
 
     def _compile(self, connection: _Connection, message: Mapping[str, Any]) -> None:
         request_id = _id(message)
+        asked = connection.asked_for(request_id)
         try:
-            request = self._request(message)
+            request = self._requests.of(message)
         except BadRequestError as error:
             connection.answer(request_id, self._service.refuse(error))
             return
@@ -216,30 +269,68 @@ class Server:
             stops = CancelledError("the daemon stops and begins no other compile")
             connection.answer(request_id, self._service.refuse(stops))
         else:
-            connection.begin(self._compile_slowly(connection, request_id, request))
-
-    def _request(self, message: Mapping[str, Any]) -> wire.Request:
-        """The request in a message; one that was read before is not read again."""
-        document = message.get("request")
-        if not isinstance(document, bytes) or len(document) > _REMEMBERED_BYTES:
-            return wire.parse_compile(message)
-        known = self._requests.get(document)
-        if known is None:
-            known = wire.parse_compile(message)
-            if len(self._requests) >= _REMEMBERED_REQUESTS:
-                self._requests.clear()
-            self._requests[document] = known
-        return known
+            priority = wire.priority_of(message)
+            outputs = max(1, len(request.job.outputs)) * wire.INLINE_BYTES
+            connection.begin(
+                self._compile_slowly(connection, request_id, request, priority),
+                len(message["request"]) + min(outputs, _BUNDLE_BYTES),
+                asked,
+            )
 
     async def _compile_slowly(
-        self, connection: _Connection, request_id: int, request: wire.Request
+        self, connection: _Connection, request_id: int, request: wire.Request, priority: int
     ) -> None:
-        answer = await self._service.answer(request)
+        answer = await self._service.answer(request, connection, priority)
         if isinstance(answer, NeedInputs):
+            wanted = sum(item.digest.size for item in request.job.inputs)
+            await connection.ask_for(request_id, wanted)
             connection.send({"type": "need", "id": request_id, "names": list(answer.names)})
         else:
             connection.answer(request_id, answer)
         self.last_activity_s = time.monotonic()
+
+    def _kernel(self, connection: _Connection, message: Mapping[str, Any]) -> None:
+        request_id = _id(message)
+        try:
+            request = self._kernel_requests.of(message)
+        except BadRequestError as error:
+            connection.answer(request_id, self._kernels.refuse(error))
+            return
+        answer = self._kernels.quick(request)
+        if answer is not None:
+            connection.answer(request_id, answer)
+        elif self._stopping:
+            stops = CancelledError("the daemon stops and grants no other lease")
+            connection.answer(request_id, self._kernels.refuse(stops))
+        else:
+            held = len(message["request"]) + _BUNDLE_BYTES
+            connection.begin(self._kernel_slowly(connection, request_id, request), held)
+
+    async def _kernel_slowly(
+        self, connection: _Connection, request_id: int, request: wire.KernelRequest
+    ) -> None:
+        found = await self._kernels.ask(request, connection)
+        if isinstance(found, Granted):
+            connection.send(wire.lease_message(request_id, **found._asdict()))
+        else:
+            connection.answer(request_id, found)
+        self.last_activity_s = time.monotonic()
+
+    def _lease(self, connection: _Connection, kind: str, message: Mapping[str, Any]) -> None:
+        if kind == "put":
+            self._kernels.put(connection, wire.parse_put(message))
+        elif kind == "finish":
+            judged = self._kernels.finish(connection, *wire.parse_finish(message))
+            connection.begin(self._finish(connection, _id(message), judged), _BUNDLE_BYTES)
+        else:
+            answer = self._kernels.abandon(connection, *wire.parse_abandon(message))
+            connection.answer(_id(message), answer)
+
+    async def _finish(
+        self, connection: _Connection, request_id: int, judged: asyncio.Task[Answer]
+    ) -> None:
+        # What others wait for goes on if this peer goes.
+        connection.answer(request_id, await asyncio.shield(judged))
 
     async def _get(
         self, connection: _Connection, request_id: int, key: str, source_dir: str
@@ -265,18 +356,75 @@ class Server:
             connection.send({"type": "result", "id": request_id, "value": value})
 
 
+class _Parsed(Generic[T]):
+    """Reads the requests in messages; one that was read before is not read again."""
+
+    def __init__(self, parse: Callable[[Mapping[str, Any]], T]) -> None:
+        self._parse = parse
+        self._known: dict[bytes, T] = {}
+
+    def of(self, message: Mapping[str, Any]) -> T:
+        """The request; raises :class:`~ptocache.errors.BadRequestError`."""
+        document = message.get("request")
+        if not isinstance(document, bytes) or len(document) > _REMEMBERED_BYTES:
+            return self._parse(message)
+        known = self._known.get(document)
+        if known is None:
+            known = self._parse(message)
+            if len(self._known) >= _REMEMBERED_REQUESTS:
+                self._known.clear()
+            self._known[document] = known
+        return known
+
+
+class _Held(NamedTuple):
+    """Bytes that a request under way takes."""
+
+    all: int
+    """Itself and its answer to come."""
+    inputs: int
+    """Inputs that its peer was asked for."""
+
+
+class _Seldom:
+    """A warning that a flood would repeat: said once in a while, with how often it was not said."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._said_s = -_SAY_AGAIN_S
+        self._unsaid = 0
+
+    def warn(self, *args: object) -> None:
+        """Say it, unless it was said a moment ago."""
+        now = time.monotonic()
+        if now - self._said_s < _SAY_AGAIN_S:
+            self._unsaid += 1
+            return
+        more = f" ({self._unsaid} more times before)" if self._unsaid else ""
+        _log.warning(self._text + more, *args)
+        self._said_s, self._unsaid = now, 0
+
+
 class _Connection:
     """One peer."""
 
-    def __init__(self, server: Server, peer: socket.socket) -> None:
+    def __init__(self, server: Server, peer: socket.socket, pid: int) -> None:
+        self.pid = pid
         self._server = server
         self._peer = peer
         self._loop = asyncio.get_running_loop()
         self._reader = wire.Reader(limit=wire.MAX_GREETING_BYTES)
         self._out: deque[tuple[memoryview, tuple[Descriptor, ...]]] = deque()
         self._put_off: deque[dict[str, Any]] = deque()
+        self._late: deque[tuple[int, Answer]] = deque()
         self.unsent = 0
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: dict[asyncio.Task[None], _Held] = {}
+        self._flying = 0
+        self._paused = False
+        self._held_bytes = 0
+        self._input_bytes = 0
+        self._asked: dict[int, int] = {}
+        self._to_ask: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.greeted = False
         self.moved_s = time.monotonic()
         self._reading = False
@@ -294,7 +442,9 @@ class _Connection:
     @property
     def waiting(self) -> bool:
         """True if the peer owes us something: a greeting, the rest of a frame, or reading."""
-        return not self.greeted or self._reader.pending > 0 or self.unsent > 0
+        # While nothing is read from it, the rest of a frame may have been sent for long.
+        in_a_frame = self._reading and self._reader.pending > 0
+        return not self.greeted or in_a_frame or self.unsent > 0
 
     def greet(self) -> None:
         """The peer has introduced itself: longer frames are fine now."""
@@ -305,22 +455,61 @@ class _Connection:
         """Handle these as soon as there is room for their answers, and before anything newer."""
         self._put_off.extend(messages)
 
-    def begin(self, work: Any) -> None:
-        """Run a request to its end; it is cancelled if the peer goes."""
+    def begin(self, work: Any, held_bytes: int = wire.INLINE_BYTES, input_bytes: int = 0) -> None:
+        """Run a request to its end; it is cancelled if the peer goes. ``held_bytes``: what it and its
+        answer may take; ``input_bytes``: what :meth:`asked_for` gave for it."""
         task: asyncio.Task[None] = self._loop.create_task(work)
-        self.tasks.add(task)
+        self.tasks[task] = _Held(held_bytes, input_bytes)
+        self._held_bytes += held_bytes
+        self._input_bytes += input_bytes
         task.add_done_callback(self._finished)
-        if len(self.tasks) >= MAX_UNDER_WAY:
+        if self._busy:
             self._read_off()
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
+        held = self.tasks.pop(task)
+        self._held_bytes -= held.all
+        self._input_bytes -= held.inputs
         if not task.cancelled() and task.exception() is not None:
             _log.error("a request's task failed", exc_info=task.exception())
+            # No answer would ever come: a peer that is told so goes on by itself.
+            self.close()
+        self._ask_more()
         self._read_on()
 
+    async def ask_for(self, request_id: int, size: int) -> None:
+        """Wait until this peer may be asked for ``size`` bytes of inputs: what it sends is kept until
+        it is compiled. What is longer than all that may be asked for is asked for alone."""
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._to_ask.append((size, turn))
+        self._ask_more()
+        await turn
+        self._asked[request_id] = self._asked.get(request_id, 0) + size
+
+    def asked_for(self, request_id: int) -> int:
+        """The bytes that were asked for, now that they are here; they count until given back."""
+        size = self._asked.pop(request_id, 0)
+        self._input_bytes -= size
+        if self._to_ask:
+            self._loop.call_soon(self._ask_more)
+        return size
+
+    def _ask_more(self) -> None:
+        while self._to_ask:
+            size, turn = self._to_ask[0]
+            if not turn.done():
+                if self._input_bytes and self._input_bytes + size > MAX_INPUT_BYTES:
+                    return
+                self._input_bytes += size
+                turn.set_result(None)
+            self._to_ask.popleft()
+
     def answer(self, request_id: int, answer: Answer) -> None:
-        """Send an answer with its descriptors."""
+        """Send an answer with its descriptors; one that has to wait is not packed before it is its
+        turn: many may share their outputs."""
+        if self.unsent > MAX_UNSENT_BYTES:
+            self._late.append((request_id, answer))
+            return
         message, descriptors = wire.answer_message(request_id, answer)
         self.send(message, descriptors)
 
@@ -333,7 +522,8 @@ class _Connection:
             data, descriptors = self._push(data, descriptors)
             if not data or self._closed:
                 return
-            self._loop.add_writer(self._peer.fileno(), self._write)
+            if not self._paused:
+                self._loop.add_writer(self._peer.fileno(), self._write)
         self._out.append((data, descriptors))
         self.unsent += len(data)
         if self.unsent > MAX_UNSENT_BYTES:
@@ -345,20 +535,46 @@ class _Connection:
         """Send as much as the peer takes; what remains. Descriptors go with the first byte."""
         try:
             if descriptors:
+                if not self._may_fly(len(descriptors)):
+                    self._pause_sending()
+                    return data, descriptors
                 numbers = array.array("i", [item.fileno() for item in descriptors])
                 sent = self._peer.sendmsg(
                     [data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers.tobytes())]
                 )
+                self._flying += len(descriptors)
                 descriptors = ()
             else:
                 sent = self._peer.send(data)
         except BlockingIOError:
             return data, descriptors
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.ETOOMANYREFS:
+                self._pause_sending()
+                return data, descriptors
             self.close()
             return data[:0], ()
         self.moved_s = time.monotonic()
         return data[sent:], descriptors
+
+    def _may_fly(self, count: int) -> bool:
+        most = self._server.most_flying
+        if self._flying + count > most and not _unread(self._peer):
+            self._flying = 0
+        return not self._flying or self._flying + count <= most
+
+    def _pause_sending(self) -> None:
+        """Try again a little later: the socket has room, so that nothing would tell us when."""
+        if self._paused:
+            return
+        self._paused = True
+        self._loop.remove_writer(self._peer.fileno())
+        self._loop.call_later(_SEND_AGAIN_S, self._send_again)
+
+    def _send_again(self) -> None:
+        self._paused = False
+        if not self._closed:
+            self._loop.add_writer(self._peer.fileno(), self._write)
 
     def _write(self) -> None:
         while self._out:
@@ -372,12 +588,18 @@ class _Connection:
                 return
             self._out.popleft()
         self._loop.remove_writer(self._peer.fileno())
+        while self._late and self.unsent <= MAX_UNSENT_BYTES and not self._closed:
+            self.answer(*self._late.popleft())
         self._read_on()
 
     @property
     def _busy(self) -> bool:
         """True while nothing more of this peer is begun: it must read, or wait for answers, first."""
-        return self.unsent > MAX_UNSENT_BYTES or len(self.tasks) >= MAX_UNDER_WAY
+        return (
+            self.unsent > MAX_UNSENT_BYTES
+            or self._held_bytes >= MAX_HELD_BYTES
+            or len(self.tasks) >= MAX_UNDER_WAY
+        )
 
     def _read_on(self) -> None:
         """Go on: with what arrived and was left, then with what the peer sends."""
@@ -386,12 +608,16 @@ class _Connection:
         self._take()
         if not self._closed and not self._busy:
             self._reading = True
+            self.moved_s = time.monotonic()
+            self._server.unwatch(self._peer.fileno())
             self._loop.add_reader(self._peer.fileno(), self._read)
 
     def _read_off(self) -> None:
         if self._reading and not self._closed:
             self._reading = False
             self._loop.remove_reader(self._peer.fileno())
+            # Who reads nothing sees no end either, and what was begun would go on for nobody.
+            self._server.watch(self._peer.fileno(), self)
 
     def _read(self) -> None:
         for _ in range(READS_PER_TURN):
@@ -436,11 +662,13 @@ class _Connection:
             return
         self._read_off()
         self._closed = True
+        self._server.unwatch(self._peer.fileno())
         with contextlib.suppress(OSError, ValueError):
             self._loop.remove_writer(self._peer.fileno())
         self._peer.close()
         self._out.clear()
         self._put_off.clear()
+        self._late.clear()
         self.unsent = 0
         for task in list(self.tasks):
             task.cancel()
@@ -454,11 +682,44 @@ def _id(message: Mapping[str, Any]) -> int:
     return value
 
 
-def peer_uid(peer: socket.socket) -> int:
-    """The user at the other end (SO_PEERCRED, unix(7))."""
+def _kept(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept of a part of a batch while it waits for its turn: nothing that is not needed."""
+    document = request.get("request")
+    return {
+        "type": "compile",
+        "id": _id(request),
+        "request": document if isinstance(document, bytes) else None,
+        "priority": wire.priority_of(request),
+    }
+
+
+def most_connections() -> int:
+    """How many connections may be open: descriptors must be left for what they ask for."""
+    return max(_MIN_CONNECTIONS, min(MAX_CONNECTIONS, _descriptor_limit() // 2))
+
+
+def most_flying() -> int:
+    """How many descriptors may be under way to one peer: the limit is that of all together."""
+    return max(_MIN_CONNECTIONS, min(MAX_FLYING, _descriptor_limit() // 8))
+
+
+def _descriptor_limit() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def _unread(peer: socket.socket) -> int:
+    """What was sent and not read yet, in bytes of the kernel's memory (SIOCOUTQ, unix(7))."""
+    number = fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, b"\0" * 4)
+    return int.from_bytes(number, sys.byteorder)
+
+
+def peer_credentials(peer: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end (SO_PEERCRED, unix(7)); the process is 0 if it lives in a
+    namespace that cannot be seen from here."""
     data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", data)
-    return int(uid)
+    pid, uid, _ = struct.unpack("3i", data)
+    return int(pid), int(uid)
 
 
 def listen(path: str) -> socket.socket:

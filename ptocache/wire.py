@@ -8,6 +8,9 @@ holds ``fds``, their number. Each side's first frame is a greeting: ``hello`` fr
 ``welcome`` from the daemon. Requests carry an ``id`` of the client's choice and their answers repeat
 it; answers come in any order. docs/reference/wire.md has every message with an example.
 
+A request for a finished kernel (``kernel``) may be answered with a lease: the peer then builds, sends
+the bundle's files in pieces (``put``), and ends the lease (``finish`` or ``abandon``).
+
 History
     1   the first form.
 """
@@ -25,11 +28,13 @@ from .outcome import OUTCOME_BY_LABEL, REASON_BY_LABEL, Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    from collections.abc import Iterator, Mapping
+    from typing import Any, TypeGuard
 
 PROTOCOL = 1
-CAPABILITIES = ("batch", "descriptors", "inputs-on-demand")
+KERNELS = "kernels"
+"""The capability to answer for finished kernels, with leases."""
+CAPABILITIES = ("batch", "descriptors", "inputs-on-demand", KERNELS)
 HEADER_BYTES = 4
 MAX_FRAME_BYTES = 64 << 20
 """Longest body that either side accepts."""
@@ -41,9 +46,24 @@ MAX_DESCRIPTORS = 64
 """Most descriptors with one frame (Linux allows 253)."""
 MODES = ("use", "refresh", "bypass", "read-only")
 """The same as in :mod:`ptocache.config`."""
+PRIORITIES = ("interactive", "sweep")
+"""What somebody waits for, and what is prepared for later: in this order compiles are begun."""
 MAX_BATCH = 4096
 MAX_ITEMS = 4096
 MAX_TEXT = 1 << 20
+MAX_VALUES = 1 << 17
+"""Most values in one body or document, nested ones included: a byte of it can stand for a hundred of
+memory, so that they are counted before any is made."""
+_UNCOUNTED_BYTES = 256 << 10
+"""Shorter ones cannot hold enough of them to matter."""
+MAX_SHORT_TEXT = 256
+"""Longest text (characters) of a kernel's material that travels and is stored as it is."""
+PIECE_BYTES = 8 << 20
+"""Most bytes of a file in one ``put``."""
+MAX_FILES = MAX_DESCRIPTORS
+"""Most files of a bundle: each may have to travel as a descriptor."""
+MAX_MS = 1 << 40
+_MAX_NAME = 1024
 
 
 class Request(NamedTuple):
@@ -54,6 +74,29 @@ class Request(NamedTuple):
     """Bytes of the inputs that came along, by name; checked against their digests by the reader."""
     mode: str = "use"
     salt: str = ""
+
+
+class KernelRequest(NamedTuple):
+    """A request for a finished kernel, as it stands on the wire."""
+
+    job: Job
+    """Toolchain, arch, env and kernel; its inputs are the material that is known by digest."""
+    texts: tuple[tuple[str, str], ...]
+    """The material that is known by its text, sorted by name."""
+    mode: str = "use"
+    salt: str = ""
+
+
+class Piece(NamedTuple):
+    """A part of a file of a bundle."""
+
+    lease: int
+    name: str
+    mode: int
+    """Permission bits."""
+    data: bytes
+    more: bool
+    """True if another piece of the same file follows."""
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
@@ -105,6 +148,8 @@ def pack_document(document: Mapping[str, Any]) -> bytes:
 
 
 def _unpack(data: bytes | bytearray | memoryview) -> object:
+    if len(data) > _UNCOUNTED_BYTES:
+        _count_values(data)
     try:
         found: object = msgpack.unpackb(
             data,
@@ -116,6 +161,50 @@ def _unpack(data: bytes | bytearray | memoryview) -> object:
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise FrameError(f"a frame that is not msgpack: {error}") from error
     return found
+
+
+def _skips() -> list[tuple[int, int, int]]:
+    """For each first byte of a msgpack value (github.com/msgpack/msgpack/blob/master/spec.md):
+    how many bytes of length or count follow, how many bytes besides, how many values a counted
+    one stands for (0: the count is one of bytes)."""
+    table = [(0, 0, 0)] * 256
+    for first, length_bytes, more in (
+        (0xC4, 1, 0), (0xC5, 2, 0), (0xC6, 4, 0), (0xC7, 1, 1), (0xC8, 2, 1), (0xC9, 4, 1),
+        (0xCA, 0, 4), (0xCB, 0, 8), (0xCC, 0, 1), (0xCD, 0, 2), (0xCE, 0, 4), (0xCF, 0, 8),
+        (0xD0, 0, 1), (0xD1, 0, 2), (0xD2, 0, 4), (0xD3, 0, 8), (0xD4, 0, 2), (0xD5, 0, 3),
+        (0xD6, 0, 5), (0xD7, 0, 9), (0xD8, 0, 17), (0xD9, 1, 0), (0xDA, 2, 0), (0xDB, 4, 0),
+    ):  # fmt: skip
+        table[first] = (length_bytes, more, 0)
+    for first, length_bytes, values in ((0xDC, 2, 1), (0xDD, 4, 1), (0xDE, 2, 2), (0xDF, 4, 2)):
+        table[first] = (length_bytes, 0, values)
+    for first in range(0xA0, 0xC0):
+        table[first] = (0, first - 0xA0, 0)
+    return table
+
+
+_SKIPS = _skips()
+
+
+def _count_values(data: bytes | bytearray | memoryview) -> None:
+    """Raises :class:`~ptocache.errors.FrameError` for more than :data:`MAX_VALUES`; what is not
+    msgpack is for the parser to find out."""
+    at, end, seen, announced = 0, len(data), 0, 1
+    while seen < announced and at < end:
+        first = data[at]
+        seen += 1
+        if 0x80 <= first < 0xA0:
+            announced += first - 0x90 if first >= 0x90 else 2 * (first - 0x80)
+            at += 1
+        else:
+            length_bytes, more, values = _SKIPS[first]
+            start = at + 1
+            at = start + length_bytes + more
+            if length_bytes:
+                count = int.from_bytes(data[start : start + length_bytes], "big")
+                announced += count * values
+                at += 0 if values else count
+        if announced > MAX_VALUES:
+            raise FrameError(f"a frame of more than {MAX_VALUES} values")
 
 
 class Reader:
@@ -167,17 +256,26 @@ def welcome(version: str, pid: int, variables: Mapping[str, list[str]]) -> dict[
     }
 
 
-def compile_message(request_id: int, request: Request) -> dict[str, Any]:
-    """A compile request; :func:`parse_compile` is its inverse.
+def compile_message(request_id: int, request: Request, priority: int = 0) -> dict[str, Any]:
+    """A compile request; :func:`parse_compile` is its inverse. ``priority``: an index into
+    :data:`PRIORITIES`.
 
     The request itself is one byte string inside the message: equal requests are equal bytes, so that
     a daemon need not read again what it has read before.
     """
-    return {
+    message = {
         "type": "compile",
         "id": request_id,
         "request": pack_document(request_document(request)),
     }
+    return {**message, "priority": priority} if priority else message
+
+
+def priority_of(message: Mapping[str, Any]) -> int:
+    """The priority of a compile message; what is no priority counts as the last one."""
+    priority = message.get("priority", 0)
+    known = isinstance(priority, int) and 0 <= priority < len(PRIORITIES)
+    return priority if known else len(PRIORITIES) - 1
 
 
 def request_document(request: Request) -> dict[str, Any]:
@@ -227,7 +325,7 @@ def parse_request(message: object) -> Request:
         if not isinstance(item, list) or len(item) != 4:
             raise BadRequestError("an input is not [name, sha256, size, bytes or nothing]")
         name, sha256, size, content = item
-        if not _is_input_name(name):
+        if not is_file_name(name):
             raise BadRequestError(
                 f"the input name {name!r} is not usable",
                 hint="use a relative path with / and without . or .. parts",
@@ -249,7 +347,7 @@ def parse_request(message: object) -> Request:
             toolchain=_text(message, "toolchain"),
             arch=_text(message, "arch"),
             options=_texts(message, "options"),
-            env=_pairs(message, "env"),
+            env=_variables(message),
             inputs=tuple(sorted(inputs)),
             outputs=_texts(message, "outputs"),
             symbols=_texts(message, "symbols"),
@@ -261,6 +359,140 @@ def parse_request(message: object) -> Request:
         mode=_mode(message),
         salt=_text(message, "salt"),
     )
+
+
+def kernel_message(request_id: int, request: KernelRequest) -> dict[str, Any]:
+    """A request for a finished kernel; :func:`parse_kernel` is its inverse."""
+    job = request.job
+    document = {
+        "toolchain": job.toolchain,
+        "arch": job.arch,
+        "env": dict(job.env),
+        "texts": dict(request.texts),
+        "digests": [[item.name, item.digest.sha256, item.digest.size] for item in job.inputs],
+        "kernel": job.kernel,
+        "mode": request.mode,
+        "salt": request.salt,
+    }
+    return {"type": "kernel", "id": request_id, "request": pack_document(document)}
+
+
+def parse_kernel(message: Mapping[str, Any]) -> KernelRequest:
+    """Read and check the request in a kernel message.
+
+    Raises :class:`~ptocache.errors.BadRequestError` naming the field that is wrong.
+    """
+    document = message.get("request")
+    if not isinstance(document, bytes):
+        raise BadRequestError("a kernel message without a request")
+    try:
+        found = _unpack(document)
+    except FrameError as error:
+        raise BadRequestError(f"a kernel request that cannot be read: {error.message}") from error
+    if not isinstance(found, dict):
+        raise BadRequestError("a kernel request that is not a map")
+    digests = tuple(sorted(_material(item) for item in _list(found, "digests")))
+    texts = _pairs(found, "texts")
+    names = [item.name for item in digests] + [name for name, _ in texts]
+    if not names:
+        raise BadRequestError("a kernel request without material")
+    if len(set(names)) != len(names):
+        raise BadRequestError("two parts of the material have the same name")
+    if any(len(name) > _MAX_NAME for name in names):
+        raise BadRequestError(f"a name in the material is longer than {_MAX_NAME} characters")
+    if any(len(text) > MAX_SHORT_TEXT for _, text in texts):
+        raise BadRequestError(f"a text of the material is longer than {MAX_SHORT_TEXT} characters")
+    job = Job(
+        toolchain=_text(found, "toolchain"),
+        arch=_text(found, "arch"),
+        options=(),
+        env=_variables(found),
+        inputs=digests,
+        outputs=(),
+        kernel=_text(found, "kernel"),
+    )
+    return KernelRequest(job, texts, _mode(found), _text(found, "salt"))
+
+
+def _material(item: object) -> Input:
+    if not isinstance(item, list) or len(item) != 3:
+        raise BadRequestError("a part of the material is not [name, sha256, size]")
+    name, sha256, size = item
+    if not is_sha256(sha256) or not _is_count(size):
+        raise BadRequestError(f"the material {name!r} has no SHA-256 and size")
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise BadRequestError("a part of the material has no name")
+    return Input(name, Digest(sha256, size))
+
+
+def lease_message(
+    request_id: int, lease: int, key: str, *, wanted: bool, why: str
+) -> dict[str, Any]:
+    """A lease: the peer builds the kernel of ``key``. Its files are of use only if ``wanted``;
+    ``why`` says why this was no hit, or why nothing is stored."""
+    return {
+        "type": "lease", "id": request_id, "lease": lease, "key": key, "wanted": wanted, "why": why,
+    }  # fmt: skip
+
+
+def put_messages(
+    lease: int, name: str, mode: int, data: bytes | memoryview
+) -> Iterator[dict[str, Any]]:
+    """The messages that carry a file of a bundle; :func:`parse_put` reads one. They have no answer."""
+    view = memoryview(data)
+    for start in range(0, max(1, len(view)), PIECE_BYTES):
+        piece = view[start : start + PIECE_BYTES]
+        more = start + len(piece) < len(view)
+        yield {
+            "type": "put", "id": 0, "lease": lease, "name": name, "mode": mode,
+            "data": bytes(piece), "more": more,
+        }  # fmt: skip
+
+
+def parse_put(message: Mapping[str, Any]) -> Piece:
+    """Raises :class:`~ptocache.errors.BadRequestError` naming the field that is wrong."""
+    name, mode, data = message.get("name"), message.get("mode"), message.get("data")
+    if not is_file_name(name):
+        raise BadRequestError(f"the file name {name!r} is not usable")
+    if not _is_count(mode) or mode > 0o777:
+        raise BadRequestError("the mode of a file is not permission bits")
+    if not isinstance(data, bytes) or len(data) > PIECE_BYTES:
+        raise BadRequestError(f"a piece is not at most {PIECE_BYTES} bytes")
+    more = message.get("more")
+    if not isinstance(more, bool) or (more and not data):
+        raise BadRequestError("a piece that is empty and not the last")
+    return Piece(lease_of(message), name, mode, data, more)
+
+
+def finish_message(request_id: int, lease: int, compile_ms: int) -> dict[str, Any]:
+    """The end of a lease that gave a bundle; ``compile_ms`` is what building it cost."""
+    return {"type": "finish", "id": request_id, "lease": lease, "compile_ms": compile_ms}
+
+
+def parse_finish(message: Mapping[str, Any]) -> tuple[int, int]:
+    """(lease, compile_ms); raises :class:`~ptocache.errors.BadRequestError`."""
+    cost_ms = message.get("compile_ms")
+    if not _is_count(cost_ms) or cost_ms > MAX_MS:
+        raise BadRequestError("compile_ms is not a number of milliseconds")
+    return lease_of(message), cost_ms
+
+
+def abandon_message(request_id: int, lease: int, error: str) -> dict[str, Any]:
+    """The end of a lease that gave nothing, with the reason in words."""
+    return {"type": "abandon", "id": request_id, "lease": lease, "error": error}
+
+
+def parse_abandon(message: Mapping[str, Any]) -> tuple[int, str]:
+    """(lease, error); raises :class:`~ptocache.errors.BadRequestError`."""
+    return lease_of(message), _text(message, "error")
+
+
+def lease_of(message: Mapping[str, Any]) -> int:
+    """The number of the lease; raises :class:`~ptocache.errors.BadRequestError` if there is none."""
+    lease = message.get("lease")
+    if not _is_count(lease):
+        raise BadRequestError("a message without the number of its lease")
+    return lease
 
 
 def answer_message(
@@ -311,17 +543,8 @@ def parse_answer(message: Mapping[str, Any], fds: list[Descriptor]) -> Answer:
     try:
         document: Any = _unpack(message["answer"])
         waiting = fds[::-1]
-        artifacts = tuple(
-            Artifact(
-                name,
-                Digest(sha256, size),
-                mode,
-                data,
-                None if data is not None else waiting.pop(),
-            )
-            for name, sha256, size, mode, data in document["artifacts"]
-        )
-        return Answer(
+        artifacts = tuple(_artifact(item, waiting) for item in document["artifacts"])
+        answer = Answer(
             outcome=OUTCOME_BY_LABEL[document["outcome"]],
             key=document["key"],
             reason=REASON_BY_LABEL.get(document["reason"], Reason.NONE),
@@ -333,16 +556,45 @@ def parse_answer(message: Mapping[str, Any], fds: list[Descriptor]) -> Answer:
             identity=document["identity"],
             error=document["error"],
         )
+        _check_answer(answer)
+        return answer
     except (LookupError, ValueError, TypeError) as error:
         raise FrameError(f"an answer that cannot be read: {error!r}") from error
 
 
-def _is_count(value: object) -> bool:
+def _artifact(item: Any, waiting: list[Descriptor]) -> Artifact:
+    name, sha256, size, mode, data = item
+    if not (isinstance(name, str) and isinstance(sha256, str) and _is_count(size)):
+        raise ValueError("an output without a name, a digest and a size")
+    if not _is_count(mode) or not (data is None or isinstance(data, bytes)):
+        raise ValueError(f"the output {name!r} has no mode or no bytes")
+    if data is not None and len(data) != size:
+        raise ValueError(f"the output {name!r} has {len(data)} bytes, not {size}")
+    return Artifact(
+        name, Digest(sha256, size), mode, data, None if data is not None else waiting.pop()
+    )
+
+
+def _check_answer(answer: Answer) -> None:
+    for text in (answer.key, answer.detail, answer.identity):
+        if not isinstance(text, str):
+            raise TypeError("a text that is none")
+    if not (isinstance(answer.log.stdout, bytes) and isinstance(answer.log.stderr, bytes)):
+        raise TypeError("output that is no bytes")
+    if not (isinstance(answer.exit_code, int) and isinstance(answer.compile_ms, int)):
+        raise TypeError("a number that is none")
+    if not (answer.error is None or isinstance(answer.error, dict)):
+        raise TypeError("an error that is no map")
+
+
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _is_input_name(name: object) -> bool:
-    if not isinstance(name, str) or not 0 < len(name) <= 1024 or "\0" in name or "\\" in name:
+def is_file_name(name: object) -> TypeGuard[str]:
+    """True for a relative path with ``/`` and without empty, ``.`` or ``..`` parts, which no tool
+    takes for an option."""
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME or "\0" in name or "\\" in name:
         return False
     return all(part not in ("", ".", "..") and not part.startswith("-") for part in name.split("/"))
 
@@ -375,9 +627,16 @@ def _pairs(message: Mapping[str, Any], field: str) -> tuple[tuple[str, str], ...
     pairs = [
         (_checked_text(field, name), _checked_text(field, text)) for name, text in value.items()
     ]
-    if any("=" in name or not name for name, _ in pairs):
-        raise BadRequestError(f"{field} has a name that no variable can have")
+    if not all(name for name, _ in pairs):
+        raise BadRequestError(f"{field} has an empty name")
     return tuple(sorted(pairs))
+
+
+def _variables(message: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    pairs = _pairs(message, "env")
+    if any("=" in name for name, _ in pairs):
+        raise BadRequestError("env has a name that no variable can have")
+    return pairs
 
 
 def _mode(message: Mapping[str, Any]) -> str:
@@ -385,6 +644,12 @@ def _mode(message: Mapping[str, Any]) -> str:
     if value not in MODES:
         raise BadRequestError(f"there is no mode {value!r}", hint=f"one of {', '.join(MODES)}")
     return value
+
+
+def effective_mode(own: str, asked: str) -> str:
+    """The mode of a request to a daemon whose own mode is ``own``: that of the daemon, unless it is the
+    plain one; who asks for a bypass always gets it."""
+    return asked if own == MODES[0] or asked == "bypass" else own
 
 
 def _directory(message: Mapping[str, Any], field: str) -> str:

@@ -8,23 +8,20 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgpack
 import pytest
 
 from ptocache import wire
-from ptocache.digest import Digest
-from ptocache.model import Input, Job
 from ptocache.outcome import Outcome
+from tests.faults.peers import ENV, MIB, connections, own_faults, request_of, resident
 from tests.harness import DaemonProcess, RawPeer, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = b"int answer(void) { return 42; }\n"
-MIB = 1 << 20
-ENV = {"PATH": os.environ.get("PATH", "")}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +33,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     with daemon.client() as client:
         assert client.compile("host", {"k.c": SOURCE}, env=ENV).outcome is Outcome.MISS
     yield daemon
+    faults = own_faults(daemon)
     daemon.clean_up()
+    assert faults == []
 
 
 @pytest.fixture(autouse=True)
@@ -46,30 +45,6 @@ def _still_served(served: DaemonProcess) -> Iterator[None]:
     with served.client() as client:
         assert client.compile("host", {"k.c": SOURCE}, env=ENV).outcome is Outcome.MEMORY_HIT
         assert client.call("status")["pid"] == pid
-
-
-def request_of(source: bytes, *, full: bool = False, **job: Any) -> wire.Request:
-    """A request for an object, as a client would send it."""
-    item = Input("k.c", Digest.of(source))
-    fields: dict[str, Any] = {
-        "toolchain": "host", "arch": "", "options": (), "env": tuple(sorted(ENV.items())),
-        "inputs": (item,), "outputs": ("object",), **job,
-    }  # fmt: skip
-    return wire.Request(Job(**fields), {"k.c": source} if full else {})
-
-
-def resident(daemon: DaemonProcess) -> int:
-    """Bytes of memory that the daemon holds."""
-    for line in Path(f"/proc/{daemon.pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("no VmRSS")
-
-
-def connections(daemon: DaemonProcess) -> int:
-    """Open connections, the asking one not counted."""
-    with daemon.client() as client:
-        return int(client.call("status")["connections"]) - 1
 
 
 def nested(depth: int) -> bytes:

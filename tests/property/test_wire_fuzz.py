@@ -57,6 +57,21 @@ def requests(draw: Callable[..., Any]) -> wire.Request:
     return wire.Request(job, data, mode, draw(TEXT))
 
 
+@st.composite
+def kernel_requests(draw: Callable[..., Any]) -> wire.KernelRequest:
+    names = draw(st.lists(VARIABLE, min_size=1, max_size=4, unique=True))
+    known = draw(st.integers(0, len(names)))
+    job = Job(
+        toolchain=draw(TEXT), arch=draw(TEXT), options=(),
+        env=tuple(sorted(draw(st.dictionaries(VARIABLE, TEXT, max_size=3)).items())),
+        inputs=tuple(sorted(Input(name, Digest.of(name.encode())) for name in names[:known])),
+        outputs=(), kernel=draw(TEXT),
+    )  # fmt: skip
+    texts = tuple(sorted((name, draw(TEXT)) for name in names[known:]))
+    mode = draw(st.sampled_from(wire.MODES))
+    return wire.KernelRequest(job, texts, mode, draw(TEXT))
+
+
 ANSWERS = st.builds(
     Answer,
     outcome=st.sampled_from(Outcome),
@@ -85,6 +100,11 @@ def parsed(body: bytes) -> None:
         assert all(isinstance(key, str) for key in message)
         with contextlib.suppress(BadRequestError):
             assert isinstance(wire.parse_compile(message), wire.Request)
+        with contextlib.suppress(BadRequestError):
+            assert isinstance(wire.parse_kernel(message), wire.KernelRequest)
+        for parse in (wire.parse_put, wire.parse_finish, wire.parse_abandon):
+            with contextlib.suppress(BadRequestError):
+                assert parse(message) is not None
         with contextlib.suppress(FrameError):
             assert isinstance(wire.parse_answer(message, []), Answer)
         error = message.get("error")
@@ -222,3 +242,32 @@ def test_a_length_beyond_the_limit_is_refused_before_its_body_comes(
     else:
         with pytest.raises(FrameError):
             reader.next()
+
+
+@fuzz
+@given(kernel_requests())
+def test_every_kernel_request_comes_back_as_it_went(request: wire.KernelRequest) -> None:
+    body = wire.pack(wire.kernel_message(1, request))[wire.HEADER_BYTES :]
+    assert wire.parse_kernel(wire.unpack(body)) == request
+
+
+@fuzz
+@given(TREES)
+def test_any_tree_for_a_kernel_request_is_a_request_or_our_error(tree: Any) -> None:
+    with contextlib.suppress(BadRequestError, OverflowError):
+        wire.parse_kernel({"type": "kernel", "id": 1, "request": msgpack.packb(tree)})
+
+
+@fuzz
+@given(st.sampled_from(("put", "finish", "abandon")), st.data())
+def test_any_field_of_a_lease_message_may_be_anything(kind: str, data: st.DataObject) -> None:
+    messages: dict[str, dict[str, Any]] = {
+        "put": next(wire.put_messages(3, "k.so", 0o755, b"x")),
+        "finish": wire.finish_message(1, 3, 6300),
+        "abandon": wire.abandon_message(1, 3, "no"),
+    }
+    message = messages[kind]
+    message[data.draw(st.sampled_from(sorted(message)))] = data.draw(TREES)
+    parse: Any = getattr(wire, f"parse_{kind}")
+    with contextlib.suppress(BadRequestError):
+        parse(message)

@@ -46,6 +46,20 @@ REQUEST = Request(
     mode="refresh",
     salt="pepper",
 )
+KERNEL = wire.KernelRequest(
+    job=Job(
+        toolchain="host",
+        arch="dav-2201",
+        options=(),
+        env=(("CPATH", "/opt/include"), ("PTO_FLAGS", "--enable-insert-sync")),
+        inputs=(Input("source", Digest.of(SOURCE)),),
+        outputs=(),
+        kernel="gemm",
+    ),
+    texts=(("block", "128x64"), ("framework", "tilelang 0.1.15")),
+    mode="read-only",
+    salt="pepper",
+)
 MISS = Answer(
     outcome=Outcome.MISS,
     key="ab" * 32,
@@ -67,7 +81,16 @@ FAILURE = Answer(
 
 MESSAGES: dict[str, dict[str, Any]] = {
     "hello": wire.hello("0.1.0", 4711),
-    "welcome": wire.welcome("0.1.0", 4712, {"host": ["CPATH", "CC"], "pto": ["PTO_*"]}),
+    # What a daemon says that grants no leases: still to be understood.
+    "welcome": {
+        "type": "welcome",
+        "protocol": 1,
+        "version": "0.1.0",
+        "pid": 4712,
+        "capabilities": ["batch", "descriptors", "inputs-on-demand"],
+        "variables": {"host": ["CPATH", "CC"], "pto": ["PTO_*"]},
+    },
+    "welcome_kernels": wire.welcome("0.1.0", 4712, {"host": ["CPATH", "CC"], "pto": ["PTO_*"]}),
     "compile": wire.compile_message(7, REQUEST),
     "answer_miss": wire.answer_message(7, MISS)[0],
     "answer_failure": wire.answer_message(8, FAILURE)[0],
@@ -88,6 +111,11 @@ MESSAGES: dict[str, dict[str, Any]] = {
     },
     "show": {"type": "show", "id": 12, "key": "ab12"},
     "stop": {"type": "stop", "id": 13, "now": True},
+    "kernel": wire.kernel_message(14, KERNEL),
+    "lease": wire.lease_message(14, 3, "ab" * 32, wanted=True, why="no entry of this kernel yet"),
+    "put": next(wire.put_messages(3, "lib/kernel.so", 0o755, b"\x7fELF")),
+    "finish": wire.finish_message(15, 3, 6300),
+    "abandon": wire.abandon_message(16, 3, "ImportError: no module named tile"),
     "error": {
         "type": "error",
         "id": 0,
@@ -113,7 +141,10 @@ def test_the_golden_frame_reads_as_its_message(name: str) -> None:
 def test_the_protocol_is_version_1_with_its_capabilities_and_limits() -> None:
     # Every one of these is in the reference; a change is a change of the protocol.
     assert wire.PROTOCOL == 1
-    assert wire.CAPABILITIES == ("batch", "descriptors", "inputs-on-demand")
+    assert wire.CAPABILITIES == ("batch", "descriptors", "inputs-on-demand", "kernels")
+    assert wire.PIECE_BYTES == 8 << 20
+    assert wire.MAX_FILES == 64
+    assert wire.MAX_SHORT_TEXT == 256
     assert MAX_FRAME_BYTES == 64 << 20
     assert wire.MAX_GREETING_BYTES == 4096
     assert wire.INLINE_BYTES == 128 << 10
@@ -223,6 +254,126 @@ def test_an_answer_packed_once_is_sent_as_it_is() -> None:
     message, _ = wire.answer_message(3, MISS._replace(packed=packed))
     assert message["answer"] is packed
     assert message == wire.answer_message(3, MISS)[0]
+
+
+# --- kernels
+
+
+def kernel_document(**changes: Any) -> dict[str, Any]:
+    message = wire.kernel_message(1, KERNEL)
+    document: dict[str, Any] = msgpack.unpackb(message["request"])
+    document.update(changes)
+    return {**message, "request": pack_document(document)}
+
+
+def test_a_kernel_request_comes_back_as_it_went() -> None:
+    assert wire.parse_kernel(unpack(pack(MESSAGES["kernel"])[HEADER_BYTES:])) == KERNEL
+
+
+def test_a_kernel_request_is_put_in_order() -> None:
+    two = [["z", "ab" * 32, 1], ["a", "cd" * 32, 2]]
+    found = wire.parse_kernel(kernel_document(digests=two, texts={"y": "1", "b": "2"}))
+    assert [item.name for item in found.job.inputs] == ["a", "z"]
+    assert found.texts == (("b", "2"), ("y", "1"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"digests": [["source", "ab" * 32]]}, "not \\[name"),
+        ({"digests": [["source", "AB" * 32, 1]]}, "no SHA-256"),
+        ({"digests": [["source", "ab" * 32, -1]]}, "no SHA-256"),
+        ({"digests": [["", "ab" * 32, 1]]}, "no name"),
+        ({"digests": [[7, "ab" * 32, 1]]}, "no name"),
+        ({"digests": [["block", "ab" * 32, 1]]}, "same name"),
+        ({"digests": [["a", "ab" * 32, 1], ["a", "ab" * 32, 1]]}, "same name"),
+        ({"digests": [], "texts": {}}, "without material"),
+        ({"texts": {"block": "x" * 257}}, "longer than 256"),
+        ({"texts": {"n" * 1025: "x"}}, "longer than 1024"),
+        ({"texts": {"": "x"}}, "empty name"),
+        ({"texts": {"block": 7}}, "not text"),
+        ({"texts": ["block"]}, "not a map"),
+        ({"env": {"A=B": "x"}}, "no variable can have"),
+        ({"mode": "off"}, "no mode"),
+        ({"toolchain": 7}, "not text"),
+    ],
+)
+def test_each_wrong_field_of_a_kernel_request_is_named(changes: dict[str, Any], word: str) -> None:
+    with pytest.raises(BadRequestError, match=word):
+        wire.parse_kernel(kernel_document(**changes))
+
+
+@pytest.mark.parametrize("request_bytes", [None, "text", b"", b"\xc1", b"\x90"])
+def test_a_kernel_message_without_a_readable_request_is_refused(request_bytes: object) -> None:
+    with pytest.raises(BadRequestError, match="request"):
+        wire.parse_kernel({"type": "kernel", "id": 1, "request": request_bytes})
+
+
+def pieces(data: bytes) -> list[wire.Piece]:
+    return [wire.parse_put(item) for item in wire.put_messages(3, "k.so", 0o755, data)]
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 5, 8, 9])
+def test_a_file_comes_back_from_its_pieces(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "PIECE_BYTES", 4)
+    data = bytes(range(size))
+    found = pieces(data)
+    assert b"".join(item.data for item in found) == data
+    assert [item.more for item in found] == [True] * (len(found) - 1) + [False]
+    assert len(found) == max(1, -(-size // 4))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", "../k.so"), ("name", "/k.so"), ("name", ""), ("name", "a//b"), ("name", 7),
+        ("name", "-o"), ("mode", 0o1777), ("mode", -1), ("mode", True), ("mode", None),
+        ("data", "text"), ("data", None), ("more", 1), ("more", None), ("lease", "3"),
+        ("lease", -3), ("lease", None), ("lease", True),
+    ],
+)  # fmt: skip
+def test_each_wrong_field_of_a_put_is_refused(field: str, value: object) -> None:
+    message = next(wire.put_messages(3, "k.so", 0o755, b"x"))
+    with pytest.raises(BadRequestError):
+        wire.parse_put({**message, field: value})
+
+
+def test_a_piece_is_bounded_and_an_empty_one_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = next(wire.put_messages(3, "k.so", 0o755, b"12345"))
+    with pytest.raises(BadRequestError, match="empty"):
+        wire.parse_put({**message, "data": b"", "more": True})
+    monkeypatch.setattr(wire, "PIECE_BYTES", 4)
+    with pytest.raises(BadRequestError, match="at most 4"):
+        wire.parse_put(message)
+
+
+@pytest.mark.parametrize("cost_ms", [-1, (1 << 40) + 1, 1.5, "1", None, True])
+def test_a_finish_says_what_the_build_cost(cost_ms: object) -> None:
+    message = {**wire.finish_message(1, 3, 6300), "compile_ms": cost_ms}
+    with pytest.raises(BadRequestError, match="compile_ms"):
+        wire.parse_finish(message)
+
+
+def test_finish_and_abandon_come_back_as_they_went() -> None:
+    assert wire.parse_finish(MESSAGES["finish"]) == (3, 6300)
+    assert wire.parse_abandon(MESSAGES["abandon"]) == (3, "ImportError: no module named tile")
+    with pytest.raises(BadRequestError):
+        wire.parse_abandon({**MESSAGES["abandon"], "error": 7})
+
+
+STRICTER = {
+    "use": {m: m for m in wire.MODES},
+    "refresh": {"use": "refresh", "refresh": "refresh", "bypass": "bypass", "read-only": "refresh"},
+    "bypass": dict.fromkeys(wire.MODES, "bypass"),
+    "read-only": {
+        "use": "read-only", "refresh": "read-only", "bypass": "bypass", "read-only": "read-only",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("own", wire.MODES)
+def test_the_mode_of_the_daemon_goes_before_the_request_s_but_for_bypass(own: str) -> None:
+    assert {asked: wire.effective_mode(own, asked) for asked in wire.MODES} == STRICTER[own]
 
 
 # --- frames
