@@ -32,7 +32,17 @@ $(VENV)/base: pyproject.toml
 	$(ROOTS)
 	@touch $@
 
-$(VENV)/dev: $(VENV)/base
+# Real device images to test with, as a file: it is never installed, and fits any host.
+WHEEL := $(VENV)/wheels/pto_kernels-0.1.7-cp311-cp311-manylinux_2_34_x86_64.whl
+
+$(WHEEL): | $(VENV)/base
+	@echo 'downloading the images that the tests judge …'
+	@$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+	  --python-version 3.11 --implementation cp --abi cp311 --platform manylinux_2_34_x86_64 \
+	  --dest $(@D) pto-kernels==0.1.7
+	@touch $@
+
+$(VENV)/dev: $(VENV)/base | $(WHEEL)
 	@echo 'installing what the tests need …'
 	@$(INSTALL) -e '.[dev]'
 	$(ROOTS)
@@ -56,15 +66,22 @@ format: $(VENV)/dev
 bench: $(VENV)/base
 	$(BIN)/python -m bench.client_import
 	$(BIN)/python -m bench.hit_latency
+	$(BIN)/python -m bench.identity
 	$(BIN)/python -m bench.large_store
+	$(BIN)/python -m bench.storm
 
 docs: $(VENV)/dev
 	$(BIN)/python -m pytest -q tests/system/test_docs.py
 
+# Everything long; the last line is the account of the soak proper, as JSON.
 soak: $(VENV)/dev
 	PTOCACHE_MACHINE_EXAMPLES=100 PTOCACHE_MACHINE_STEPS=60 PTOCACHE_FUZZ_EXAMPLES=10000 \
-	  PTOCACHE_SEARCH_EXAMPLES=10000 $(BIN)/python -m pytest -n $(JOBS) --timeout 3600 \
-	  tests/property tests/faults
+	  PTOCACHE_FUZZ_MUTANTS=240000 PTOCACHE_SEARCH_EXAMPLES=10000 \
+	  PTOCACHE_DEATH_POINTS=all PTOCACHE_FLIPS=3000 \
+	  PTOCACHE_FLOOD_CONNECTIONS=10000 PTOCACHE_FUZZ_FRAMES=20000 PTOCACHE_LARGEST_MIB=300 \
+	  $(BIN)/python -m pytest -n $(JOBS) --timeout 3600 \
+	  tests/property tests/faults tests/system/test_large_outputs.py
+	$(BIN)/python -m tests.soak.run
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

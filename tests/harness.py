@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ptocache import wire
 from ptocache.client import Client, connect
 from ptocache.config import Settings, load
+from tests.nursery import Fostered, must_be_started, nursery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -54,15 +55,18 @@ class DaemonProcess:
             "PTOCACHE_FSYNC": "0",
             **{f"PTOCACHE_{name.upper()}": str(value) for name, value in settings.items()},
         }
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Fostered | None = None
 
     def start(self) -> DaemonProcess:
         """Start it and wait until it answers."""
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", BOOT],
-                env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
-            )  # fmt: skip
+            if must_be_started(self.env):
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", BOOT],
+                    env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                )  # fmt: skip
+            else:
+                self.process = nursery().start(self.env, log.fileno())
         wait_for(self._answers, f"the daemon to answer; its log: {self.log()}")
         return self
 
@@ -70,6 +74,8 @@ class DaemonProcess:
         assert self.process is not None
         if self.process.poll() is not None:
             raise AssertionError(f"the daemon ended with {self.process.returncode}: {self.log()}")
+        if "PTOCACHE_SOCKET" in self.env and not os.path.lexists(self.env["PTOCACHE_SOCKET"]):
+            return False
         with contextlib.suppress(Exception), self.client() as client:
             client.call("ping", start=False)
             return True

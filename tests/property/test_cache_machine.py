@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ptocache.client import Client
     from ptocache.result import Result
 
-EXAMPLES = int(os.environ.get("PTOCACHE_MACHINE_EXAMPLES", "18"))
+EXAMPLES = int(os.environ.get("PTOCACHE_MACHINE_EXAMPLES", "10"))
 STEPS = int(os.environ.get("PTOCACHE_MACHINE_STEPS", "24"))
 SHRINK = os.environ.get("PTOCACHE_MACHINE_SHRINK", "1") == "1"
 """A hunt for several faults at once is shorter without it."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ptocache import action
-from ptocache.action import Action, Difference, binary_action, differences, entry_key
+from ptocache.action import Action, binary_action, entry_key
 from ptocache.digest import Digest, canonical
 from ptocache.model import Dependency, Input, Job, Prepared
 from ptocache.outcome import Reason
@@ -198,39 +198,3 @@ def test_entry_key_moves_with_the_folder_to_which_the_entry_is_bound() -> None:
     keys = {entry_key(key, (HEADER,), folder) for folder in ("", "/home/me", "/home/you")}
     assert len(keys) == 3
     assert entry_key(key, (HEADER,), "") == entry_key(key, (HEADER,))
-
-
-def test_equal_actions_have_no_differences() -> None:
-    assert differences(make().document, make().document) == ()
-
-
-def test_differences_name_the_fields_that_differ_in_words() -> None:
-    old = make().document
-    changed = JOB._replace(
-        options=("-O2",),
-        env=(("CPATH", "/other"),),
-        inputs=(JOB.inputs[0], Input("saxpy.c", Digest.of(b"x"))),
-        arch="",
-    )
-    new = make(PREPARED._replace(job=changed)).document
-    before, after = JOB.inputs[1].digest, Digest.of(b"x")
-    assert differences(old, new) == (
-        Difference("arch", "x86_64", "(empty)"),
-        Difference("env.CPATH", "/opt/include", "/other"),
-        Difference("env.SOURCE_DATE_EPOCH", "1700000000", "(none)"),
-        Difference(
-            "inputs.saxpy.c",
-            f"{before.sha256[:12]} ({before.size} bytes)",
-            f"{after.sha256[:12]} (1 bytes)",
-        ),
-        Difference("options", "-O3 -march=native -D N=16", "-O2"),
-    )
-
-
-def test_a_field_of_another_schema_is_a_difference_and_no_error() -> None:
-    old = make().document
-    new = {**old, "of_tomorrow": ["x"], "options": []}
-    assert differences(old, new) == (
-        Difference("of_tomorrow", "(none)", "x"),
-        Difference("options", "-O3 -march=native -D N=16", "(none)"),
-    )

@@ -17,7 +17,9 @@ TREES = {"ptocache": ROOT, "toolchains": ROOT / "toolchains", "cli": ROOT / "cli
 """Folder to walk → the root that its import names count from."""
 
 VALUES = frozenset({"errors", "outcome", "digest", "model"})
-PLUGIN_INTERFACE = frozenset({"toolchain", "model", "elf", "errors", "includes", "outcome"})
+PLUGIN_INTERFACE = frozenset(
+    {"toolchain", "manifest", "model", "elf", "errors", "includes", "outcome"}
+)
 
 # Module of ptocache → modules of ptocache that it may import, under TYPE_CHECKING too. Order is the
 # order of the house: values and pure functions at the bottom, thin shells on top.
@@ -27,61 +29,80 @@ TABLE: dict[str, frozenset[str]] = {
     "signature": frozenset(),
     "accounting": frozenset(),
     "inflight": frozenset(),
+    "slots": frozenset(),
     "watch": frozenset(),
     "guard": frozenset(),
+    "log": frozenset(),
     "digest": frozenset({"errors"}),
     "model": frozenset({"digest", "outcome", "errors"}),
     "elf": frozenset({"errors"}),
+    "artifact": frozenset({"elf", "errors"}),
     "paths": frozenset({"errors"}),
     "config": frozenset({"errors", "paths"}),
     "tally": frozenset({"outcome"}),
     "action": VALUES,
     "entry": VALUES | {"action"},
+    "explain": VALUES | {"entry"},
     "wire": VALUES,
     "toolchain": VALUES,
     "includes": VALUES | {"toolchain"},
     "contents": VALUES | {"includes", "signature", "toolchain"},
-    "identity": VALUES | {"contents", "signature", "toolchain"},
+    "manifest": VALUES | {"signature"},
+    "identity": VALUES | {"contents", "manifest", "signature", "toolchain"},
     "compiler": VALUES | {"guard", "toolchain"},
     "build": VALUES | {"compiler", "contents", "includes", "signature", "toolchain", "wire"},
     "store": frozenset(),
     "store.blobs": VALUES | {"paths", "signature"},
     "store.index": VALUES | {"accounting", "signature", "tally"},
+    "store.health": frozenset({"outcome"}),
     # wire: for the size up to which an output travels inline, and is kept in memory, alone.
     "store.store": VALUES
     | {"accounting", "action", "contents", "entry", "paths", "signature", "tally", "toolchain"}
-    | {"store.blobs", "store.index", "wire"},
+    | {"store.blobs", "store.health", "store.index", "wire"},
+    "store.history": VALUES | {"entry", "store.index"},
     "store.collect": VALUES | {"store.blobs", "store.index", "store.store"},
+    "store.verify": VALUES | {"store.blobs", "store.index", "store.store"},
+    "bundle": VALUES | {"wire"},
+    "answers": VALUES | {"build", "wire", "store.store"},
+    "peer": frozenset(),
+    "kernels": VALUES
+    | {"action", "answers", "build", "bundle", "contents", "entry", "explain", "identity"}
+    | {"log", "inflight", "peer", "tally", "toolchain", "store.history", "store.store", "wire"},
     "service": VALUES
+    | {"answers", "log"}
     | {"action", "build", "compiler", "contents", "entry", "identity", "inflight", "tally"}
-    | {"toolchain", "store.store", "store.index", "wire"},
+    | {"slots", "toolchain", "store.store", "store.index", "wire", "explain", "store.history"},
     "control": VALUES
     | {"action", "config", "entry", "identity", "paths", "server", "service", "tally", "wire"}
-    | {"store.blobs", "store.collect", "store.index", "store.store"},
-    "server": VALUES | {"paths", "service", "wire"},
+    | {"store.blobs", "store.collect", "store.index", "store.store", "store.verify"}
+    | {"explain", "kernels", "store.history", "toolchain", "watch", "compiler"},
+    "server": VALUES | {"kernels", "paths", "service", "wire"},
     "daemon": VALUES
     | {"accounting", "compiler", "config", "contents", "control", "guard", "identity", "paths"}
     | {"server", "service", "signature", "store.collect", "store.index", "store.store", "tally"}
-    | {"toolchain", "watch", "wire"},
+    | {"kernels", "log", "toolchain", "watch", "wire"},
     "result": VALUES,
     "connection": VALUES | {"paths", "wire"},
-    "client": VALUES | {"config", "connection", "paths", "result", "wire"},
+    "kernel": VALUES | {"connection", "result", "wire"},
+    "client": VALUES | {"config", "connection", "kernel", "paths", "result", "wire"},
     "launch": VALUES | {"result"},
     "starter": VALUES | {"config", "paths"},
     "fallback": VALUES
     | {"build", "compiler", "config", "contents", "identity", "toolchain", "wire"},
-    "": frozenset({"client", "result"}),
+    "": frozenset({"client", "kernel", "result"}),
 }
 
 LAZY: dict[str, frozenset[str]] = {
+    "toolchain": frozenset({"elf"}),
     "client": frozenset({"starter", "fallback"}),
 }
 """What a module may import besides, inside the function that needs it."""
 
 CLI = VALUES | {"client", "config", "launch", "paths", "result", "wire", "tally"}
 CLI_LAZY = CLI | {"action", "entry", "elf", "toolchain", "identity", "store.index", "store.store"}
+CLI_LAZY |= {"artifact"}
 CLI_LAZY |= {"control"}  # to read a store that no daemon serves
-SERVES = frozenset({"daemon", "starter"})
+SERVES = frozenset({"daemon", "log", "starter"})
 """Only the CLI's ``serve`` may reach these; nothing else outside of ptocache may."""
 
 HEAVY = (

@@ -13,6 +13,7 @@ REASONS = {
     "": 0, "asked": 1, "no_daemon": 2, "unidentified_toolchain": 3, "unsupported_option": 4,
     "time_macro": 5, "unseen_input": 6, "toolchain_changed": 7, "input_changed": 8, "read_only": 9,
     "too_large": 10, "invalidated": 11, "path_leak": 12, "store_failed": 13, "no_dependencies": 14,
+    "lease_lost": 15,
     "compile_failed": 32, "remembered_failure": 33, "step_timeout": 34, "step_killed": 35,
     "output_rejected": 36, "cancelled": 37, "tool_not_found": 38, "bad_request": 39, "system": 40,
     "internal": 41, "checksum": 64, "truncated": 65, "missing": 66, "not_a_file": 67,

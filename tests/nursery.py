@@ -1,0 +1,188 @@
+"""Daemons without the start of an interpreter: one process that has imported everything forks them.
+
+A daemon of a test is the same as ever, a process of its own with its own environment, descriptors and
+sockets; only the third of a second in which Python imports its modules is spent once a session. A daemon
+whose environment speaks to the loader or to Python itself is started in full (:func:`must_be_started`).
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MOST_BYTES = 1 << 20
+_POLL_S = 0.005
+
+
+def must_be_started(env: Mapping[str, str]) -> bool:
+    """True if a fork of ours would not be what this environment makes of a process."""
+    changed = {name for name in {*env, *os.environ} if env.get(name) != os.environ.get(name)}
+    return any(name.startswith(("LD_", "PYTHON", "MALLOC_")) for name in changed)
+
+
+class Fostered:
+    """A forked daemon, with what tests use of :class:`subprocess.Popen`."""
+
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self._nursery = nursery
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code; ``None`` while it runs."""
+        if self.returncode is None:
+            self.returncode = self._nursery.ask({"poll": self.pid})["code"]
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once it has ended."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired("a daemon", timeout or 0)
+            time.sleep(_POLL_S)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+class Nursery:
+    """The process that forks; one for each process that runs tests."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.nursery", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+            cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+        )  # fmt: skip
+        theirs.close()
+        atexit.register(self.close)
+
+    def start(self, env: Mapping[str, str], log: int) -> Fostered:
+        """Fork a daemon whose output goes to the descriptor ``log``."""
+        mask = os.umask(0)
+        os.umask(mask)
+        found = self.ask({"env": dict(env), "umask": mask}, log)
+        return Fostered(self, found["pid"])
+
+    def ask(self, request: dict[str, Any], *fds: int) -> Any:
+        """One question, one answer."""
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        with self._lock:
+            self._control.sendmsg([json.dumps(request).encode()], ancillary)
+            return json.loads(self._control.recv(_MOST_BYTES))
+
+    def close(self) -> None:
+        """End it, with every daemon that is left."""
+        self._control.close()
+        self._process.wait(30)
+
+
+_nursery: Nursery | None = None
+
+
+def nursery() -> Nursery:
+    """The one of this process."""
+    global _nursery
+    _nursery = _nursery or Nursery()
+    return _nursery
+
+
+# --- the other side
+
+
+def _serve(control: socket.socket) -> None:
+    import gc
+
+    import ptocache.daemon
+    from ptocache.toolchain import Registry
+
+    assert ptocache.daemon
+    Registry.discover()
+    gc.freeze()
+    ended: dict[int, int] = {}
+    living: set[int] = set()
+    while True:
+        ready, _, _ = select.select([control], [], [], 0.1)
+        while living:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            living.discard(pid)
+            ended[pid] = os.waitstatus_to_exitcode(status)
+        if not ready:
+            continue
+        data, fds, _, _ = socket.recv_fds(control, _MOST_BYTES, 4)
+        if not data:
+            break
+        request = json.loads(data)
+        if "poll" in request:
+            control.send(json.dumps({"code": ended.get(request["poll"])}).encode())
+            continue
+        pid = os.fork()
+        if not pid:
+            control.close()
+            _be_a_daemon(request, fds[0])
+        os.close(fds[0])
+        living.add(pid)
+        control.send(json.dumps({"pid": pid}).encode())
+    for pid in living:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _be_a_daemon(request: dict[str, Any], log: int) -> None:
+    code = 1
+    try:
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.closerange(3, 64)
+        os.environ.clear()
+        os.environ.update(request["env"])
+        os.umask(request["umask"])
+        os.chdir("/")
+        # As ``python -c`` finds it.
+        sys.argv = ["-c"]
+        from ptocache.daemon import main as daemon_main
+
+        daemon_main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
