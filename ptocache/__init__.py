@@ -16,11 +16,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .client import Client as Client
     from .client import connect as connect
+    from .kernel import Lease as Lease
     from .result import Result as Result
 
-_LAZY = {"Client": "client", "Result": "result", "connect": "client"}
+_LAZY = {"Client": "client", "Lease": "kernel", "Result": "result", "connect": "client"}
 
-__all__ = ["Client", "Result", "__version__", "connect"]
+__all__ = ["Client", "Lease", "Result", "__version__", "connect"]
 
 
 def __getattr__(name: str) -> object:

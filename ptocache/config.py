@@ -11,7 +11,7 @@ import os
 from typing import NamedTuple
 
 from . import paths
-from .errors import ConfigError
+from .errors import BadRequestError, ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _AGE_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 MODES = ("use", "refresh", "bypass", "read-only")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 
 
 def parse_size(text: object) -> int:
@@ -96,6 +97,10 @@ def _path(value: object) -> str:
     return os.path.normpath(text)
 
 
+def _path_or_none(value: object) -> str:
+    return _path(value) if value != "" else ""
+
+
 def _path_list(value: object) -> tuple[str, ...]:
     items = value if isinstance(value, list) else [x for x in str(value).split(os.pathsep) if x]
     return tuple(_path(item) for item in items)
@@ -132,13 +137,38 @@ TABLE: tuple[Row, ...] = (
     Row("compile.step_timeout", "PTOCACHE_STEP_TIMEOUT", parse_age, "15m", "limit of one step"),
     Row("compile.negative_ttl", "PTOCACHE_NEGATIVE_TTL", parse_age, "5m", "memory of failures"),
     Row("compile.log_limit", "PTOCACHE_LOG_LIMIT", parse_size, "1M", "bytes kept of each stream"),
+    Row(
+        "kernel.lease_timeout",
+        "PTOCACHE_LEASE_TIMEOUT",
+        parse_age,
+        "15m",
+        "how long a kernel may be built while others wait",
+    ),
     Row("daemon.idle_timeout", "PTOCACHE_IDLE_TIMEOUT", parse_age, "0", "stop after so long idle"),
     Row("daemon.memory", "PTOCACHE_MEMORY", parse_size, "64M", "bytes of hot entries in memory"),
     Row("daemon.rescan", "PTOCACHE_RESCAN", parse_age, "60s", "between re-scans of toolchains"),
+    Row(
+        "daemon.watch",
+        "PTOCACHE_WATCH",
+        _flag,
+        "true",
+        "let the kernel tell of changes in toolchains",
+    ),
     Row("daemon.log_level", "PTOCACHE_LOG_LEVEL", _choice(*LOG_LEVELS), "info", "what is logged"),
+    Row("daemon.log_format", "PTOCACHE_LOG_FORMAT", _choice(*LOG_FORMATS), "text", "how it looks"),
+    Row("daemon.log_file", "PTOCACHE_LOG_FILE", _path_or_none, "", "where the log goes"),
+    Row("daemon.log_size", "PTOCACHE_LOG_SIZE", parse_size, "8M", "bytes before a new log begins"),
+    Row("daemon.log_count", "PTOCACHE_LOG_COUNT", _count, "3", "older logs that are kept"),
     Row("identity.relocatable", "PTOCACHE_RELOCATABLE", _flag, "false", "leave tool paths out"),
     Row("identity.trust_scripts", "PTOCACHE_TRUST_SCRIPTS", _path_list, "", "wrappers to trust"),
     Row("request.salt", "PTOCACHE_SALT", _text, "", "text that enters every key"),
+    Row(
+        "request.priority",
+        "PTOCACHE_PRIORITY",
+        _choice("", "interactive", "sweep"),
+        "",
+        "interactive before sweep; empty: as the call says",
+    ),
     Row("request.mode", "PTOCACHE_MODE", _choice(*MODES), "use", "use, refresh, bypass, read-only"),
     Row("client.require", "PTOCACHE_REQUIRE", _flag, "false", "no daemon is an error"),
     Row("client.autostart", "PTOCACHE_AUTOSTART", _flag, "true", "start a daemon when none runs"),
@@ -156,12 +186,22 @@ class Setting(NamedTuple):
 class Settings:
     """All settings with their sources; read with ``settings["store.max_size"]``."""
 
-    __slots__ = ("_values", "socket")
+    __slots__ = ("_socket", "_values")
 
-    def __init__(self, values: Mapping[str, Setting], socket: str) -> None:
+    def __init__(self, values: Mapping[str, Setting], socket: str | BadRequestError) -> None:
         self._values = dict(values)
-        self.socket = socket
-        """Path of the daemon's socket."""
+        self._socket = socket
+
+    @property
+    def socket(self) -> str:
+        """Path of the daemon's socket.
+
+        Raises :class:`~ptocache.errors.BadRequestError` if the one that was asked for cannot be: then
+        no daemon can be reached, and all else goes on.
+        """
+        if isinstance(self._socket, BadRequestError):
+            raise self._socket
+        return self._socket
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name].value
@@ -199,7 +239,10 @@ def load(
         if overrides and overrides.get(row.name) is not None:
             raw, source = overrides[row.name], "command line"
         values[row.name] = Setting(_understand(row, raw, source), source)
-    return Settings(values, paths.socket_path(env, values["store.root"].value))
+    try:
+        return Settings(values, paths.socket_path(env, values["store.root"].value))
+    except BadRequestError as error:
+        return Settings(values, error)
 
 
 def _default(row: Row, env: Mapping[str, str]) -> object:

@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 import os
+import resource
 import sqlite3
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import __version__, tally
+from .compiler import can_fix_addresses
 from .entry import Entry
-from .errors import BadRequestError, StoreDamagedError, UnknownEntryError
+from .errors import BadRequestError, PtocacheError, StoreDamagedError, UnknownEntryError
+from .explain import FIRST, Asked, Explanation, explain, side_of
+from .identity import variables_of
+from .outcome import Cache, Outcome
 from .store.blobs import Blobs
 from .store.collect import collect
+from .store.history import earlier_entries
 from .store.index import Index, Row, Selection
 from .store.store import read_entry
+from .store.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from subprocess import Popen
 
     from .config import Settings
     from .identity import Identities
+    from .kernels import Kernels
+    from .model import Component
     from .paths import StorePaths
     from .server import Control, Server
     from .service import Service
     from .store.store import Store
+    from .toolchain import Registry, Toolchain
+    from .watch import Watcher
 
 STATS_SCHEMA = 1
+EXPLAIN_SCHEMA = 1
+IDENTIFY_SCHEMA = 1
 _LISTING_LIMIT = 1000
+_MOST = 1 << 62
+_MOST_KEYS = 4096
+_COMPONENTS = 256
+"""Components of one toolchain that ``identify`` lists; it tells how many there are."""
 
 
 class Running(Protocol):
@@ -36,7 +54,11 @@ class Running(Protocol):
     paths: StorePaths
     store: Store
     service: Service
+    kernels: Kernels
     identities: Identities
+    registry: Registry
+    watcher: Watcher
+    guard: Popen[bytes]
     server: Server
     started_s: float
 
@@ -63,6 +85,9 @@ class Controls:
             "gc": self.gc,
             "invalidate": self.invalidate,
             "show": self.show,
+            "verify": self.verify,
+            "explain": self.explain,
+            "identify": self.identify,
             "stop": self.stop,
         }
 
@@ -80,9 +105,17 @@ class Controls:
             "connections": daemon.server.connections,
             "under_way": daemon.server.under_way,
             "compiling": daemon.service.compiling,
-            "waiting": daemon.service.waiting,
+            "waiting": daemon.service.waiting + daemon.kernels.waiting,
+            "leases": daemon.kernels.leases,
             "jobs": daemon.settings["compile.jobs"],
             "mode": daemon.settings["request.mode"],
+            "journal": daemon.store.index.journal,
+            "watch": daemon.watcher.state(),
+            "identity": daemon.identities.counts(),
+            "guard": {"pid": daemon.guard.pid, "alive": daemon.guard.poll() is None},
+            "limits": _descriptors(),
+            "aslr_can_be_off": await daemon.in_io(can_fix_addresses),
+            "variables": daemon.registry.variables(),
             "toolchains": [
                 {
                     "name": name,
@@ -109,7 +142,7 @@ class Controls:
         """Evict now: ``max_size`` in bytes, ``max_age`` in seconds, both optional; ``dry_run``."""
         max_size, max_age = message.get("max_size"), message.get("max_age")
         for name, value in (("max_size", max_size), ("max_age", max_age)):
-            if value is not None and (not isinstance(value, (int, float)) or value < 0):
+            if value is not None and not _is_amount(value):
                 raise BadRequestError(f"{name} is not a number of at least 0")
 
         def work() -> dict[str, Any]:
@@ -146,6 +179,78 @@ class Controls:
         found: dict[str, Any] = await self._daemon.in_io(describe, self._daemon.store, key)
         return found
 
+    async def explain(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Why a request was no hit: the latest, that of a ``key``, or the latest of a ``kernel``."""
+        key, kernel = _whose(message)
+        asked = self._remembered(key, kernel)
+        store = self._daemon.store
+        if asked is None:
+            found: dict[str, Any] = await self._daemon.in_io(explain_entry, store, key, kernel)
+            return found
+        if key:
+            rows = await self._daemon.in_io(store.index.select, Selection(keys=(key,)))
+            others = [row.action for row in rows if row.action != asked.key]
+            if others:
+                raise _several(key, [asked.key, *others])
+        return explained(asked, "memory")
+
+    def _remembered(self, key: str, kernel: str) -> Asked | None:
+        memory = self._daemon.service.memory
+        if kernel:
+            return memory.of_kernel(kernel)
+        if not key:
+            return memory.last()
+        found = memory.of_key(key)
+        if len(found) > 1:
+            raise _several(key, [item.key for item in found])
+        return found[0] if found else None
+
+    async def identify(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Which toolchains are found by the variables in ``env``, and what each is."""
+        env = message.get("env")
+        if not isinstance(env, dict) or not all(
+            isinstance(word, str) for pair in env.items() for word in pair
+        ):
+            raise BadRequestError("identify needs env, a map of text")
+        registry, found = self._daemon.registry, []
+        for name in registry.names():
+            toolchain = registry.get(name)
+            for flavour in getattr(toolchain, "FLAVOURS", ("",)):
+                found.append(
+                    await self._daemon.in_io(
+                        identified, self._daemon.identities, toolchain, flavour, env
+                    )
+                )
+        return {"schema": IDENTIFY_SCHEMA, "toolchains": found}
+
+    async def verify(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Look at a page of the store, the one behind entry number ``after``; ``fast``, ``dry_run``."""
+        after = message.get("after") or 0
+        if not isinstance(after, int) or after < 0:
+            raise BadRequestError("after is not the number of an entry")
+
+        def work() -> dict[str, Any]:
+            page = verify(
+                self._daemon.store,
+                after,
+                fast=bool(message.get("fast")),
+                heal=not message.get("dry_run"),
+            )
+            damaged = [
+                {**summary(item.row), "blob": item.sha256, "reason": item.reason.label,
+                 "detail": item.detail}
+                for item in page.damaged
+            ]  # fmt: skip
+            return {
+                "entries": page.entries,
+                "bytes": page.bytes,
+                "damaged": damaged,
+                "after": page.after,
+            }
+
+        found: dict[str, Any] = await self._daemon.in_io(work)
+        return found
+
     async def stop(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Begin to stop; ``now`` does not wait for running compiles."""
         self._daemon.ask_to_stop()
@@ -158,6 +263,7 @@ class Controls:
             "pid": os.getpid(),
             "version": __version__,
             "uptime_s": round(time.monotonic() - self._daemon.started_s, 3),
+            "health": self._daemon.store.condition(),
         }
 
 
@@ -228,15 +334,125 @@ def describe(store: Readable, key: str) -> dict[str, Any]:
 
     Raises :class:`~ptocache.errors.UnknownEntryError` for none, or for several actions.
     """
-    if len(key) < 4 or key.strip("0123456789abcdef"):
-        raise BadRequestError(f"{key!r} is not a key", hint="give at least 4 hexadecimal digits")
+    _verify_key(key)
     rows = store.index.select(Selection(keys=(key,)))
     if not rows:
         raise UnknownEntryError(f"no entry has the key {key}", hint="ptocache stats counts entries")
     if len({row.action for row in rows}) > 1:
-        names = ", ".join(sorted({row.action[:16] for row in rows})[:5])
-        raise UnknownEntryError(f"{key} names several entries: {names} …", hint="give more digits")
+        raise _several(key, [row.action for row in rows])
     return {"key": rows[0].action, "entries": [_entry(store, row) for row in rows]}
+
+
+def explain_entry(store: Readable, key: str, kernel: str) -> dict[str, Any]:
+    """Why an entry had to be made: that of a key, else the newest of a kernel, else the newest.
+
+    Raises :class:`~ptocache.errors.UnknownEntryError` if there is none.
+    """
+    if key:
+        rows = store.index.select(Selection(keys=(key,)))
+        if len({row.action for row in rows}) > 1:
+            raise _several(key, [row.action for row in rows])
+        row = max(rows, key=lambda row: (row.created_s, row.id), default=None)
+    else:
+        row = store.index.newest(kernel or None)
+    if row is None:
+        meant = f"has the key {key}" if key else f"is of {kernel}" if kernel else "is known"
+        raise UnknownEntryError(
+            f"no entry, and no request remembered, {meant}",
+            hint="only the latest requests since the daemon started are remembered",
+        )
+    entry = store.read_entry(row)
+    cache = Cache(row.cache)
+    earlier = earlier_entries(store, row.action, row.toolchain, row.kernel, row, cache)
+    why = explain(side_of(entry), earlier, row.kernel)
+    if why.words == FIRST:
+        why = Explanation("no earlier entry of this kernel is there")
+    asked = Asked(
+        float(entry.created_s), row.action, cache.label, row.toolchain, row.kernel,
+        row.arch, Outcome.MISS.label, "", why.words, why,
+    )  # fmt: skip
+    return explained(asked, "store")
+
+
+def explain_at_rest(store: Readable, key: str, kernel: str) -> dict[str, Any]:
+    """The same, of a store that no daemon serves: nothing else remembers anything.
+
+    Raises :class:`~ptocache.errors.BadRequestError` for a key that is none.
+    """
+    return explain_entry(store, *_whose({"key": key, "kernel": kernel}))
+
+
+def explained(asked: Asked, source: str) -> dict[str, Any]:
+    """``explain --json``; ``source`` is ``memory`` or ``store``."""
+    why = asked.explanation or Explanation(asked.detail or asked.reason.replace("_", " "))
+    request = asked._asdict()
+    del request["explanation"]
+    return {"schema": EXPLAIN_SCHEMA, "source": source, "request": request, **why.plain()}
+
+
+def identified(
+    identities: Identities, toolchain: Toolchain, flavour: str, env: Mapping[str, str]
+) -> dict[str, Any]:
+    """One toolchain as ``doctor`` tells of it, or the error that looking for it gave."""
+    variables = variables_of(toolchain, env)
+    started_s = time.perf_counter()
+    found: dict[str, Any] = {
+        "toolchain": toolchain.name, "version": toolchain.version, "flavour": flavour,
+        "variables": dict(variables), "identity": "", "banner": "", "uncertain": "",
+        "components": [], "components_total": 0, "error": None,
+        "known": False,
+    }  # fmt: skip
+    try:
+        found["known"] = identities.confirmed(toolchain, flavour, variables) is not None
+        identity = identities.resolve(toolchain, flavour, variables)
+    except PtocacheError as error:
+        found["error"] = error.to_wire()
+    except Exception as error:
+        wrapped = PtocacheError(f"the plugin failed: {error!r}", hint="report it to its author")
+        found["error"] = wrapped.to_wire()
+    else:
+        found |= {
+            "identity": identity.digest,
+            "banner": identity.installation.banner,
+            "uncertain": identity.uncertain,
+            "components": [_component(item) for item in identity.components[:_COMPONENTS]],
+            "components_total": len(identity.components),
+        }
+    found["ms"] = round((time.perf_counter() - started_s) * 1000, 3)
+    return found
+
+
+def _component(item: Component) -> dict[str, Any]:
+    return {
+        "role": item.role, "path": item.path, "canonical": item.canonical,
+        "digest": item.digest.sha256, "size": item.digest.size,
+    }  # fmt: skip
+
+
+def _descriptors() -> dict[str, int]:
+    """Open files of this process, and its limits (-1: none)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return {"open_files": len(os.listdir("/proc/self/fd")), "soft": soft, "hard": hard}
+
+
+def _whose(message: Mapping[str, Any]) -> tuple[str, str]:
+    """The key and the kernel that an ``explain`` names, one of them empty; both mean the latest."""
+    key, kernel = message.get("key") or "", message.get("kernel") or ""
+    if not isinstance(key, str) or not isinstance(kernel, str) or (key and kernel):
+        raise BadRequestError("explain takes a key, or the name of a kernel, or neither")
+    if key:
+        _verify_key(key)
+    return key, kernel
+
+
+def _verify_key(key: str) -> None:
+    if len(key) < 4 or key.strip("0123456789abcdef"):
+        raise BadRequestError(f"{key!r} is not a key", hint="give at least 4 hexadecimal digits")
+
+
+def _several(key: str, actions: list[str]) -> UnknownEntryError:
+    names = ", ".join(sorted({action[:16] for action in actions})[:5])
+    return UnknownEntryError(f"{key} names several entries: {names} …", hint="give more digits")
 
 
 def _entry(store: Readable, row: Row) -> dict[str, Any]:
@@ -263,14 +479,21 @@ def _entry(store: Readable, row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _is_amount(value: object) -> bool:
+    """True for a number that is one, and that the index and the clock can count to."""
+    return isinstance(value, (int, float)) and 0 <= value <= _MOST
+
+
 def _selection(message: Mapping[str, Any]) -> Selection:
     keys = message.get("keys") or []
     if not isinstance(keys, list) or any(
         not isinstance(key, str) or len(key) < 4 or key.strip("0123456789abcdef") for key in keys
     ):
         raise BadRequestError("a key is at least 4 hexadecimal digits")
+    if len(keys) > _MOST_KEYS:
+        raise BadRequestError(f"more than {_MOST_KEYS} keys at once")
     older_than = message.get("older_than") or 0
-    if not isinstance(older_than, (int, float)) or older_than < 0:
+    if not _is_amount(older_than):
         raise BadRequestError("older_than is not a number of seconds")
     texts = {name: message.get(name) or "" for name in ("toolchain", "kernel", "arch")}
     if any(not isinstance(text, str) for text in texts.values()):

@@ -24,14 +24,15 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from . import __version__, guard, server
-from .compiler import Limits, probe
+from . import __version__, guard, log, server
+from .compiler import Limits, probe, tidy
 from .config import Settings, load
 from .contents import Contents
 from .control import Controls
-from .errors import PtocacheError, StoreBusyError
+from .errors import PtocacheError, StoreBusyError, StoreUnusableError
 from .identity import Identities, Options
-from .paths import StorePaths
+from .kernels import ROOM_BYTES, Kernels
+from .paths import store_at
 from .service import Service
 from .store.collect import collect
 from .store.store import Store, prepare_root
@@ -40,7 +41,7 @@ from .toolchain import Registry
 from .watch import Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _log = logging.getLogger("ptocache.daemon")
 
@@ -48,11 +49,14 @@ EXIT_OK = 0
 EXIT_WRONG_USE = 2
 EXIT_UNUSABLE = 4
 EXIT_ALREADY_SERVED = 5
+# Many wait for a look at a toolchain that one of them takes; a hit on disk must not wait behind them.
+_IO_THREADS = 16
 _FLUSH_S = 1.0
 _AGE_CHECK_S = 600.0
 _SEND_PATIENCE_S = 5.0
 _STOP_MARGIN_S = 30.0
 _SD_LISTEN_FD = 3
+_JOURNAL = "wal"
 
 
 class Daemon:
@@ -61,7 +65,9 @@ class Daemon:
     def __init__(self, settings: Settings, registry: Registry | None = None) -> None:
         self.settings = settings
         self._registry = registry
-        self.paths = StorePaths(os.path.realpath(settings["store.root"]))
+        self.paths = store_at(os.path.realpath(settings["store.root"]))
+        # The spare is not followed: whoever put a link there must not choose which processes are ended.
+        self._markers = (os.path.realpath(self.paths.tmp), self.paths.spare)
         self.started_s = time.monotonic()
         self._stop_asked = 0
         self._wake: asyncio.Event | None = None
@@ -73,11 +79,29 @@ class Daemon:
         Raises :class:`~ptocache.errors.StoreBusyError` if another daemon serves the store,
         :class:`~ptocache.errors.StoreError` and its kind if it cannot be served.
         """
+        # What the store holds is nobody else's, whatever the one who started us is used to.
+        os.umask(0o077)
         prepare_root(self.paths)
-        lock = FileLock(self.paths.lock, timeout=0, mode=0o600, thread_local=False)
+        # A marker file instead of a lock would outlive a killed daemon, and say nothing to another host.
+        lock = FileLock(
+            self.paths.lock, timeout=0, mode=0o600, thread_local=False, fallback_to_soft=False
+        )
         try:
             lock.acquire()
-        except Timeout as error:
+        except NotImplementedError as error:
+            raise StoreUnusableError(
+                f"the file system of {self.paths.lock} has no locks",
+                hint="choose a place on another one with PTOCACHE_DIR",
+                path=self.paths.lock,
+            ) from error
+        except OSError as error:
+            # Timeout is one as well.
+            if not isinstance(error, Timeout):
+                raise StoreUnusableError(
+                    f"the lock {self.paths.lock} cannot be taken: {error.strerror or error}",
+                    hint="check the permissions of the store's directory, and its free space",
+                    path=self.paths.lock,
+                ) from error
             raise StoreBusyError(
                 f"a daemon already serves the store {self.paths.root}",
                 hint="ptocache status tells more of it",
@@ -98,12 +122,11 @@ class Daemon:
         settings = self.settings
         self._wake = asyncio.Event()
         _raise_descriptor_limit()
-        marker = os.path.realpath(self.paths.tmp)
-        left = guard.end_tools(marker)
+        left = guard.end_tools(*self._markers)
         if left:
             _log.warning("ended %d tools that a dead daemon had left running", left)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_guarded(marker))
+            self.guard = stack.enter_context(_guarded(self._markers))
             self.tally = Tally()
             self.store = Store(
                 self.paths,
@@ -114,18 +137,29 @@ class Daemon:
                 tally=self.tally,
             )
             stack.callback(self.store.close)
+            journal = self.store.index.journal
+            if journal not in ("", _JOURNAL):
+                _log.warning(
+                    "the file system of %s cannot do write-ahead logging, so the index keeps a journal "
+                    "(%s): slower, and as right", self.paths.root, journal,
+                )  # fmt: skip
             self.store.sweep_unfinished()
             contents = Contents(self.store.index)
-            watcher = Watcher(lambda path: self.identities.hint(path))
+            watcher = Watcher(
+                lambda path: self.identities.hint(path), enabled=settings["daemon.watch"]
+            )
             stack.callback(watcher.stop)
+            self.watcher = watcher
             # Entered last, so left first: no thread outlives the store that it works on.
-            io = stack.enter_context(ThreadPoolExecutor(4, thread_name_prefix="io"))
+            io = stack.enter_context(ThreadPoolExecutor(_IO_THREADS, thread_name_prefix="io"))
             jobs = stack.enter_context(
                 ThreadPoolExecutor(settings["compile.jobs"], thread_name_prefix="job")
             )
             self.identities = Identities(
                 contents,
-                functools.partial(probe, scratch=marker),
+                functools.partial(
+                    probe, scratch=os.path.realpath(self.paths.tmp), spare=self.store.scratch_failed
+                ),
                 self.store.index,
                 Options(settings["identity.relocatable"], settings["identity.trust_scripts"]),
                 watcher.watch,
@@ -146,6 +180,20 @@ class Daemon:
                 mode=settings["request.mode"],
                 on_published=self._published,
             )
+            self.kernels = Kernels(
+                self.registry,
+                self.identities,
+                contents,
+                self.store,
+                self.tally,
+                self.service.memory,
+                io_executor=io,
+                salt=settings["request.salt"],
+                mode=settings["request.mode"],
+                lease_timeout_s=settings["kernel.lease_timeout"],
+                room=min(ROOM_BYTES, settings["store.max_size"]),
+                on_published=self._published,
+            )
             self._io = io
             await self._listen(on_ready)
 
@@ -156,7 +204,7 @@ class Daemon:
             listener, owned = server.listen(self.settings.socket), True
         place = os.lstat(self.settings.socket) if owned else None
         self.server = server.Server(
-            listener, self.service, Controls(self).table(), self.registry.variables()
+            listener, self.service, self.kernels, Controls(self).table(), self.registry.variables()
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.ask_to_stop)
@@ -179,7 +227,7 @@ class Daemon:
             self.server.stop_accepting()
             await self._finish_running()
             # A tool that left its group, or a question to a tool, ends with the daemon as well.
-            await asyncio.to_thread(guard.end_tools, os.path.realpath(self.paths.tmp))
+            await asyncio.to_thread(guard.end_tools, *self._markers)
             for task in upkeep:
                 task.cancel()
             await self.server.close(_SEND_PATIENCE_S)
@@ -191,7 +239,8 @@ class Daemon:
         while self.server.under_way and self._stop_asked < 2 and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
         self.service.shut_down()
-        await asyncio.to_thread(guard.end_tools, os.path.realpath(self.paths.tmp))
+        self.kernels.shut_down()
+        await asyncio.to_thread(guard.end_tools, *self._markers)
         patience = time.monotonic() + _SEND_PATIENCE_S
         while self.server.under_way and time.monotonic() < patience:
             await asyncio.sleep(0.02)
@@ -200,6 +249,7 @@ class Daemon:
         while True:
             await asyncio.sleep(_FLUSH_S)
             await self.in_io(self.store.flush)
+            await self.in_io(tidy)
             self._stop_if_idle()
 
     def _stop_if_idle(self) -> None:
@@ -222,13 +272,15 @@ class Daemon:
 
     def _published(self) -> None:
         """Evict in the background once the limit is passed."""
-        if self._collecting or not self.store.budget.excess():
+        if self._collecting or self.store.read_only or not self.store.budget.excess():
             return
         self._collecting = True
 
         def work() -> None:
             try:
                 collect(self.store)
+            except PtocacheError as error:
+                _log.warning("an eviction failed: %s", error)
             except Exception:
                 _log.exception("an eviction failed")
             finally:
@@ -242,21 +294,26 @@ class Daemon:
 
 
 def _collect_old(store: Store, age_s: float) -> None:
-    collect(store, unused_since_s=time.time() - age_s)
+    if store.read_only:
+        return
+    try:
+        collect(store, unused_since_s=time.time() - age_s)
+    except PtocacheError as error:
+        _log.warning("an eviction failed: %s", error)
 
 
 @contextlib.contextmanager
-def _guarded(marker: str) -> Any:
+def _guarded(markers: tuple[str, ...]) -> Iterator[subprocess.Popen[bytes]]:
     """A process that outlives this one and ends its tools, should it die."""
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", guard.__file__, marker],
+        [sys.executable, "-I", "-S", guard.__file__, *markers],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
         cwd="/",
     )
     try:
-        yield
+        yield process
     finally:
         assert process.stdin is not None
         with contextlib.suppress(OSError):
@@ -292,19 +349,9 @@ def _withdraw(path: str, place: os.stat_result) -> None:
             os.unlink(path)
 
 
-def set_up_log(level: str) -> None:
-    """Log to standard error, a line an event."""
-    logging.basicConfig(
-        level=level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-        force=True,
-    )
-
-
 def serve(settings: Settings) -> int:
     """Run a daemon to its end; returns the exit code."""
-    set_up_log(settings["daemon.log_level"])
+    log.set_up(settings)
     try:
         Daemon(settings).run()
     except StoreBusyError as error:
@@ -318,8 +365,11 @@ def serve(settings: Settings) -> int:
 
 def main() -> None:
     """The process that a client starts."""
+    log.hold_standard_streams()
     try:
         settings = load()
+        # Asked for before anything is made: a place that cannot be is wrong use.
+        _ = settings.socket
     except PtocacheError as error:
         sys.stderr.write(f"ptocache daemon {__version__}: {error}\n")
         sys.exit(EXIT_WRONG_USE)

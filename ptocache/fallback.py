@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _contents = Contents()
 _registry: Registry | None = None
-_identities: dict[Options, Identities] = {}
+# Reading thousands of files to identify what makes a result that nobody stores would be for nothing.
+_identities = Identities(_contents, probe, options=Options(read=False))
 
 
 def compile_alone(request: Request, data: dict[str, bytes], settings: Settings) -> Answer:
@@ -52,11 +53,9 @@ def _check(request: Request, data: dict[str, bytes]) -> None:
 def _compile(request: Request, data: dict[str, bytes], settings: Settings) -> Answer:
     global _registry
     _registry = _registry or Registry.discover()
-    options = Options(settings["identity.relocatable"], settings["identity.trust_scripts"])
-    identities = _identities.setdefault(options, Identities(_contents, probe, None, options))
     toolchain = _registry.get(request.job.toolchain)
     env = dict(request.job.env)
-    identity = identities.resolve(
+    identity = _identities.resolve(
         toolchain, toolchain.flavour(request.job), variables_of(toolchain, env)
     )
     job = request.job._replace(env=select(toolchain.ENV, env))
@@ -71,7 +70,6 @@ def _compile(request: Request, data: dict[str, bytes], settings: Settings) -> An
             detail=built.error.message,
             log=built.error.log,
             exit_code=built.error.exit_code,
-            identity=identity.digest,
             error=built.error.to_wire(),
         )
     return Answer(
@@ -82,7 +80,6 @@ def _compile(request: Request, data: dict[str, bytes], settings: Settings) -> An
         artifacts=tuple(artifact_of(item) for item in built.checked.outputs),
         log=built.ran.log,
         compile_ms=built.ran.compile_ms,
-        identity=identity.digest,
     )
 
 

@@ -94,6 +94,8 @@ class Reason(IntEnum):
     """The result is good but the store could not take it."""
     NO_DEPENDENCIES = 14
     """The tool gave no list of the inputs it opened."""
+    LEASE_LOST = 15
+    """The lease to build a kernel had gone on to another: its holder was stopped, or took too long."""
     # Failure: no usable result.
     COMPILE_FAILED = 32
     """The tool exited non-zero."""

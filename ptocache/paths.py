@@ -4,6 +4,10 @@
 <root>/blobs/ab/abcdef…      immutable, mode 0400, named by the SHA-256 of their bytes
 <root>/tmp/<name>            unfinished blobs and the private directories of running compiles
 <root>/quarantine/<name>     damaged blobs, bounded
+
+<aside>/tmp/<name>           private directories of compiles for which the root has no room
+<aside>/daemon.lock …        everything that is written, if the root is read-only; <aside> is
+                             /tmp/ptocache-<uid>/<id>, private, <id> as in the socket's name
 """
 
 from __future__ import annotations
@@ -21,6 +25,10 @@ if TYPE_CHECKING:
 SOCKET_PATH_LIMIT = 107
 """Bytes that fit into ``sun_path`` on Linux, without its closing NUL."""
 
+INDEX_PATH_LIMIT = 504
+"""Bytes of a path that SQLite opens (its MAX_PATHNAME of 512 on Unix, less room for ``-journal``)."""
+
+_PASSING_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 _TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 # This directory holds a cache made by ptocache; its content can be made again.
 # For information about cache directory tags see https://bford.info/cachedir/
@@ -43,15 +51,16 @@ class StorePaths:
         "version",
     )
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, read_only: bool = False) -> None:
         self.root = root
+        own = self.aside if read_only else root
         self.blobs = os.path.join(root, "blobs")
-        self.tmp = os.path.join(root, "tmp")
+        self.tmp = os.path.join(own, "tmp")
         self.quarantine = os.path.join(root, "quarantine")
         self.index = os.path.join(root, "index.sqlite")
-        self.lock = os.path.join(root, "daemon.lock")
-        self.start_lock = os.path.join(root, "start.lock")
-        self.log = os.path.join(root, "daemon.log")
+        self.lock = os.path.join(own, "daemon.lock")
+        self.start_lock = os.path.join(own, "start.lock")
+        self.log = os.path.join(own, "daemon.log")
         self.version = os.path.join(root, "VERSION")
         self.cachedir_tag = os.path.join(root, "CACHEDIR.TAG")
 
@@ -64,9 +73,65 @@ class StorePaths:
         return os.path.join(self.blobs, sha256[:2])
 
     @property
+    def read_only(self) -> bool:
+        """True if nothing below the root is to be written."""
+        return os.path.dirname(self.lock) != self.root
+
+    @property
+    def aside(self) -> str:
+        """This user's own folder for what cannot lie below the root."""
+        place = next((p for p in _PASSING_PLACES if _usable(p)), _PASSING_PLACES[0])
+        return f"{os.path.realpath(place)}/ptocache-{os.geteuid()}/{_id(self.root)}"
+
+    @property
+    def spare(self) -> str:
+        """Where a compile's private directory goes if :attr:`tmp` cannot take it."""
+        return os.path.join(self.aside, "tmp")
+
+    def make_aside(self, *folders: str) -> None:
+        """Create :attr:`aside` and these folders of it, private to this user.
+
+        Raises :class:`~ptocache.errors.PeerRefusedError` if somebody else's stands there, and
+        :class:`OSError` if it cannot be made.
+        """
+        make_socket_directory(self.aside)
+        for directory in (self.aside, *folders):
+            os.makedirs(directory, 0o700, exist_ok=True)
+            verify_socket_directory(os.path.join(directory, "x"))
+
+    def owns_aside(self) -> bool:
+        """True if :attr:`aside` is there and leads nowhere else: before that nothing below it may be
+        removed, since anybody can make a link in its place."""
+        try:
+            verify_socket_directory(self.aside)
+            verify_socket_directory(self.spare)
+        except OSError:
+            return False
+        return True
+
+    @property
     def tag_bytes(self) -> bytes:
         """What ``CACHEDIR.TAG`` holds (the Cache Directory Tagging Specification)."""
         return _TAG
+
+
+def store_at(root: str) -> StorePaths:
+    """The names of the store at ``root`` as this process can use it: a warm one that cannot be written
+    to (a read-only mount, other permissions) is read, and what must be written lies elsewhere."""
+    found = StorePaths(root)
+    if os.path.isfile(found.index) and not all(
+        os.access(path, os.W_OK) for path in (root, found.index, found.tmp) if os.path.exists(path)
+    ):
+        return StorePaths(root, read_only=True)
+    return found
+
+
+def _usable(directory: str) -> bool:
+    return os.access(directory, os.W_OK | os.X_OK)
+
+
+def _id(root: str) -> str:
+    return hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16]
 
 
 def default_root(env: Mapping[str, str]) -> str:
@@ -121,7 +186,7 @@ def socket_path(env: Mapping[str, str], root: str) -> str:
                 path=explicit,
             )
         return explicit
-    name = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16] + ".sock"
+    name = _id(root) + ".sock"
     runtime = env.get("XDG_RUNTIME_DIR", "")
     if runtime.startswith("/") and os.path.isdir(runtime):
         path = os.path.join(runtime, "ptocache", name)

@@ -12,7 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import action as action_module
-from .build import Built, Failed, artifact_of, build, reason_of
+from . import answers, log
+from .build import Built, Failed, artifact_of, build_anywhere
 from .compiler import Cancel, Limits
 from .contents import Conditions
 from .entry import Entry
@@ -21,14 +22,17 @@ from .errors import (
     OutputRejectedError,
     PtocacheError,
 )
+from .explain import Asked, Explanation, Memory, Side, explain
 from .identity import variables_of
 from .inflight import InFlight
 from .model import Answer, select
 from .outcome import Cache, Event, Outcome, Reason
-from .wire import pack_answer
+from .slots import Slots, Turn
+from .store.history import earlier_entries
+from .wire import effective_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from concurrent.futures import Executor
 
     from .action import Action
@@ -43,7 +47,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ptocache.service")
 _NEGATIVE_LIMIT = 1024
 _KEYS_LIMIT = 8192
-_WHY_FIELDS = 3
+_SMALL_BYTES = 32 << 10
+_ITEM_BYTES = 64
 
 
 class NeedInputs(NamedTuple):
@@ -80,6 +85,29 @@ class _Remembered(NamedTuple):
     until_s: float
 
 
+class _Course:
+    """How long a compile waited and took, for the log."""
+
+    __slots__ = ("_began_s", "compile_ms", "queued_ms")
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self.queued_ms = 0
+        self.compile_ms = 0
+
+    def say(self, question: _Question, answer: Answer) -> None:
+        """The one line of a compile; ``exit`` is the tool's own code, absent if it never came to one."""
+        job = question.prepared.job
+        said = answer.outcome is not Outcome.FAILURE or answer.reason is Reason.COMPILE_FAILED
+        log.event(
+            _log, logging.INFO, "compile", key=question.action.key[:12], toolchain=job.toolchain,
+            kernel=job.kernel or None, outcome=answer.outcome.label,
+            reason=answer.reason.label if answer.reason else None,
+            exit=answer.exit_code if said else None, queued_ms=self.queued_ms,
+            compile_ms=self.compile_ms, total_ms=_ms_since(self._began_s),
+        )  # fmt: skip
+
+
 _Flight = tuple[str, str]
 """(action key, source directory): discovered inputs may lie in the latter."""
 _Ticket = asyncio.Future[_Result]
@@ -113,7 +141,7 @@ class Service:
         self._store = store
         self._tally = tally
         self._limits = limits
-        self._slots = asyncio.Semaphore(jobs)
+        self._slots = Slots(jobs)
         self._jobs = jobs_executor
         self._io = io_executor
         self._salt = salt
@@ -122,11 +150,14 @@ class Service:
         self._on_published = on_published
         self._flights: InFlight[_Flight, _Ticket] = InFlight()
         self._tasks: dict[_Flight, asyncio.Task[None]] = {}
+        self._turns: dict[_Flight, Turn] = {}
         self._whoms: dict[Job, _Whom] = {}
         self._keys: dict[tuple[Job, str, str], tuple[Prepared, Action]] = {}
         self._negative: dict[_Flight, _Remembered] = {}
         self._running: set[Cancel] = set()
         self._ending = False
+        self.memory = Memory()
+        """The latest requests that were no hits, for ``explain``."""
 
     # --- the way of a hit
 
@@ -157,36 +188,50 @@ class Service:
         if loaded is None:
             return None
         identity = str(loaded.entry.action.get("identity", ""))
-        return _carry(loaded, key, identity, outcome)
+        return answers.carry(loaded, key, identity, outcome)
 
     # --- the way of everything else
 
-    async def answer(self, request: Request) -> Answer | NeedInputs:
-        """The answer, whatever it takes; never raises for what is wrong with a request."""
+    async def answer(
+        self, request: Request, client: Hashable = None, priority: int = 0
+    ) -> Answer | NeedInputs:
+        """The answer, whatever it takes; never raises for what is wrong with a request. ``client`` is who
+        asks: compiles are begun in turn among clients, those of lower ``priority`` numbers first."""
+        try:
+            found = await self._answer(request, Turn(client, priority))
+        except asyncio.CancelledError:
+            gone = Answer(Outcome.FAILURE, "", Reason.CANCELLED, "the client has gone")
+            self._note(request, gone)
+            raise
+        if isinstance(found, Answer):
+            self._note(request, found)
+        return found
+
+    async def _answer(self, request: Request, turn: Turn) -> Answer | NeedInputs:
         try:
             question = await self._question(request)
             if self._mode_of(request) == "bypass":
-                return await self._alone(question, Reason.ASKED, "asked for")
+                return await self._alone(question, turn, Reason.ASKED, "asked for")
             if question.identity.uncertain:
                 return await self._alone(
-                    question, Reason.UNIDENTIFIED_TOOLCHAIN, question.identity.uncertain
+                    question, turn, Reason.UNIDENTIFIED_TOOLCHAIN, question.identity.uncertain
                 )
             if question.prepared.bypass:
                 return await self._alone(
-                    question, question.prepared.bypass, question.prepared.detail
+                    question, turn, question.prepared.bypass, question.prepared.detail
                 )
-            return await self._cached(question)
+            return await self._cached(question, turn)
         except PtocacheError as error:
             # What a question to a tool or a step says once it was ended is not the tool's word.
-            return self.refuse(CancelledError("the daemon stops") if self._ending else error)
+            return self._refused(CancelledError("the daemon stops") if self._ending else error)
         except asyncio.CancelledError:
             self._tally.outcome(Cache.BINARY, Outcome.FAILURE, Reason.CANCELLED)
             raise
         except Exception as error:
             _log.exception("a request ended in a fault of ptocache or of a plugin")
-            return self.refuse(PtocacheError(f"internal error: {error!r}"), Reason.INTERNAL)
+            return self._refused(PtocacheError(f"internal error: {error!r}"), Reason.INTERNAL)
 
-    async def _cached(self, question: _Question) -> Answer | NeedInputs:
+    async def _cached(self, question: _Question, turn: Turn) -> Answer | NeedInputs:
         flight = (question.action.key, question.prepared.job.source_dir)
         while True:
             found = await self._find(question)
@@ -198,12 +243,16 @@ class Service:
             ticket: _Ticket = asyncio.get_running_loop().create_future()
             leads = self._flights.enter(flight, ticket)
             if leads:
-                self._tasks[flight] = asyncio.create_task(self._fly(flight, question))
+                # Asked anew after a flight that was no answer to it: a turn is for one use.
+                self._turns[flight] = turn = Turn(turn.client, turn.priority)
+                self._tasks[flight] = asyncio.create_task(self._fly(flight, question, turn))
+            elif flight in self._turns:
+                self._slots.hurry(self._turns[flight], turn.priority)
             result = await self._wait(flight, ticket)
             if leads:
                 return self._settle(result.answer)
             if result.lasting and self._holds(result, flight[1]):
-                return self._settle(_joined(result.answer))
+                return self._settle(answers.joined(result.answer))
             # What the leader read has changed since: its result is not the answer to this request.
 
     async def _wait(self, flight: _Flight, ticket: _Ticket) -> _Result:
@@ -219,25 +268,23 @@ class Service:
     def _holds(self, result: _Result, source_dir: str) -> bool:
         return result.conditions is None or result.conditions.hold(self._contents, source_dir)
 
-    async def _fly(self, flight: _Flight, question: _Question) -> None:
+    async def _fly(self, flight: _Flight, question: _Question, turn: Turn) -> None:
         """Compile for everybody who waits, and tell them however it ends."""
+        course = _Course()
         try:
-            result = await self._compile(flight, question)
+            result = await self._compile(flight, question, turn, course)
         except PtocacheError as error:
-            result = _Result(self._failure(error, flight[0]), None, True)
+            result = _Result(answers.failure(error, flight[0]), None, True)
         except asyncio.CancelledError:
             gone = CancelledError("nobody waits for this compile any more")
-            result = _Result(self._failure(gone, flight[0]), None, False)
+            result = _Result(answers.failure(gone, flight[0]), None, False)
         except Exception as error:
             _log.exception("a compile ended in a fault of ptocache or of a plugin")
-            answer = self._failure(PtocacheError(f"internal error: {error!r}"), flight[0])
+            answer = answers.failure(PtocacheError(f"internal error: {error!r}"), flight[0])
             result = _Result(answer._replace(reason=Reason.INTERNAL), None, True)
-        _log.info(
-            "%s %s %s%s in %d ms", flight[0][:12], question.prepared.job.kernel,
-            result.answer.outcome.label,
-            f" ({result.answer.reason.label})" if result.answer.reason else "",
-            result.answer.compile_ms,
-        )  # fmt: skip
+        course.say(question, result.answer)
+        if self._turns.get(flight) is turn:
+            del self._turns[flight]
         if self._tasks.get(flight) is asyncio.current_task():
             del self._tasks[flight]
             for ticket in self._flights.land(flight):
@@ -261,18 +308,26 @@ class Service:
                 return self._settle(remembered.answer._replace(reason=Reason.REMEMBERED_FAILURE))
             del self._negative[flight]
         loaded = await self._in_io(self._store.find, key, self._contents, source_dir)
-        return self._hit(question, loaded, Outcome.DISK_HIT) if loaded is not None else None
+        if loaded is not None:
+            return self._hit(question, loaded, Outcome.DISK_HIT)
+        # Published while the disk was asked: who would lead a flight now would compile it again.
+        hot = self._store.find_hot(key, self._contents, source_dir)
+        return self._hit(question, hot, Outcome.MEMORY_HIT) if hot is not None else None
 
-    async def _compile(self, flight: _Flight, question: _Question) -> _Result:
+    async def _compile(
+        self, flight: _Flight, question: _Question, turn: Turn, course: _Course
+    ) -> _Result:
         """Compile, validate and publish."""
-        generation = await self._in_io(self._store.index.generation)
-        built = await self._build(question)
+        generation = await self._in_io(self._store.generation)
+        built = await self._build(question, turn, course)
         if isinstance(built, Failed):
             answer = self._tool_failure(question, built)
             conditions = Conditions(built.dependencies)
-            if built.repeatable:
+            # A toolchain that was exchanged meanwhile says nothing of the one that was asked.
+            lasting = built.repeatable and await self._in_io(self._unmoved, question)
+            if lasting:
                 self._remember(flight, answer, conditions)
-            return _Result(answer, conditions, built.repeatable)
+            return _Result(answer, conditions, lasting)
         bypass, detail = built.bypass, built.detail
         if not bypass and not await self._in_io(self._unmoved, question):
             bypass, detail = Reason.TOOLCHAIN_CHANGED, "the toolchain changed meanwhile"
@@ -282,7 +337,9 @@ class Service:
         if self._mode_of(question.request) == "read-only":
             answer = self._unstored(question, built, Reason.READ_ONLY, "asked for")
             return _Result(answer, conditions, True)
-        why = await self._in_io(self._why, question)
+        why = await self._in_io(
+            self._why, question, built, self.memory.was_stored(question.action.key)
+        )
         published = await self._in_io(
             self._store.publish, question.action, _entry(question, built), built.checked, generation
         )
@@ -292,21 +349,24 @@ class Service:
         self._negative.pop(flight, None)
         self._on_published()
         identity = question.identity.digest
-        answer = _carry(published.loaded, question.action.key, identity, Outcome.MISS)
-        answer = answer._replace(detail=why)
+        answer = answers.carry(published.loaded, question.action.key, identity, Outcome.MISS)
+        self.memory.explained(question.action.key, why)
+        answer = answer._replace(detail=why.words)
         return _Result(answer, conditions, True)
 
-    async def _build(self, question: _Question) -> Built | Failed:
+    async def _build(self, question: _Question, turn: Turn, course: _Course) -> Built | Failed:
         if self._ending:
             raise CancelledError("the daemon stops")
         cancel = Cancel()
         self._running.add(cancel)
+        asked_s = started_s = time.monotonic()
         try:
-            async with self._slots:
+            async with self._slots.use(turn):
+                started_s = time.monotonic()
                 return await asyncio.get_running_loop().run_in_executor(
-                    self._jobs, build, question.toolchain, question.prepared, question.identity,
-                    question.request.data, self._contents, self._store.paths.tmp, self._limits,
-                    cancel,
+                    self._jobs, build_anywhere, question.toolchain, question.prepared,
+                    question.identity, question.request.data, self._contents,
+                    self._store.paths.tmp, self._store.scratch_failed, self._limits, cancel,
                 )  # fmt: skip
         except OutputRejectedError:
             self._tally.event(Cache.BINARY, Event.REJECTED)
@@ -316,16 +376,30 @@ class Service:
             raise
         finally:
             self._running.discard(cancel)
+            course.queued_ms = int((started_s - asked_s) * 1000)
+            course.compile_ms = _ms_since(started_s)
 
-    async def _alone(self, question: _Question, reason: Reason, detail: str) -> Answer | NeedInputs:
+    async def _alone(
+        self, question: _Question, turn: Turn, reason: Reason, detail: str
+    ) -> Answer | NeedInputs:
         """Compile for this request only, and store nothing."""
         missing = self._missing(question)
         if missing:
             return NeedInputs(missing)
-        built = await self._build(question)
+        course = _Course()
+        try:
+            built = await self._build(question, turn, course)
+        except (PtocacheError, asyncio.CancelledError) as error:
+            gone = CancelledError("the client has gone")
+            what = error if isinstance(error, PtocacheError) else gone
+            course.say(question, answers.failure(what, question.action.key))
+            raise
         if isinstance(built, Failed):
-            return self._settle(self._tool_failure(question, built))
-        return self._settle(self._unstored(question, built, reason, detail))
+            answer = self._tool_failure(question, built)
+        else:
+            answer = self._unstored(question, built, reason, detail)
+        course.say(question, answer)
+        return self._settle(answer)
 
     # --- understanding
 
@@ -348,7 +422,11 @@ class Service:
         return _Question(request, toolchain, identity, prepared, action)
 
     def _unmoved(self, question: _Question) -> bool:
-        return self._identities.unmoved(*self._whom(question.request.job), question.identity)
+        try:
+            return self._identities.unmoved(*self._whom(question.request.job), question.identity)
+        except (PtocacheError, OSError):
+            # It cannot be found any more: what it made before that is as good as it was.
+            return False
 
     def _whom(self, job: Job) -> _Whom:
         """Who compiles a job, and which variables decide where its tools are."""
@@ -356,9 +434,10 @@ class Service:
         if known is None:
             toolchain = self._registry.get(job.toolchain)
             known = (toolchain, toolchain.flavour(job), variables_of(toolchain, dict(job.env)))
-            if len(self._whoms) >= _KEYS_LIMIT:
-                self._whoms.clear()
-            self._whoms[job] = known
+            if is_small(job):
+                if len(self._whoms) >= _KEYS_LIMIT:
+                    self._whoms.clear()
+                self._whoms[job] = known
         return known
 
     def _key(
@@ -377,7 +456,7 @@ class Service:
             identity=identity.digest,
             salt=(self._salt, request.salt),
         )
-        if not prepared.looked:
+        if not prepared.looked and is_small(request.job):
             if len(self._keys) >= _KEYS_LIMIT:
                 self._keys.clear()
             self._keys[asked] = (prepared, action)
@@ -385,29 +464,44 @@ class Service:
 
     def _mode_of(self, request: Request) -> str:
         """The request's mode, unless the daemon's own is stricter."""
-        return request.mode if self._mode == "use" or request.mode == "bypass" else self._mode
+        return effective_mode(self._mode, request.mode)
 
     @staticmethod
     def _missing(question: _Question) -> tuple[str, ...]:
         held = question.request.data
         return tuple(item.name for item in question.prepared.job.inputs if item.name not in held)
 
-    def _why(self, question: _Question) -> str:
-        """Why this was a miss, in words: what differs from the latest entry of the same name."""
-        job = question.prepared.job
-        row = self._store.index.latest_like(job.toolchain, job.kernel)
-        if row is None:
-            return "no entry of this kernel yet"
-        try:
-            old = self._store.read_entry(row).action
-        except (OSError, PtocacheError):
-            return "the latest entry of this kernel cannot be read"
-        found = action_module.differences(old, question.action.document)
-        if not found:
-            return "a discovered input is not what it was"
-        words = [f"{item.field}: {item.old} → {item.new}" for item in found[:_WHY_FIELDS]]
-        more = f" (and {len(found) - _WHY_FIELDS} more)" if len(found) > _WHY_FIELDS else ""
-        return "; ".join(words) + more
+    def _why(self, question: _Question, built: Built, stored_before: bool) -> Explanation:
+        """Why this was a miss: what differs from the nearest entry that is there."""
+        job, action = question.prepared.job, question.action
+        new = Side(
+            action.document,
+            built.dependencies,
+            question.identity.components,
+            question.identity.installation.banner,
+            job.source_dir,
+        )
+        return explain(
+            new,
+            earlier_entries(self._store, action.key, job.toolchain, job.kernel),
+            job.kernel,
+            refresh=self._mode_of(question.request) == "refresh",
+            stored_before=stored_before,
+        )
+
+    def _note(self, request: Request | None, answer: Answer) -> None:
+        """Remember a request that was no hit."""
+        if answer.outcome.is_hit:
+            return
+        toolchain, kernel, arch = "", "", ""
+        if request is not None:
+            toolchain, kernel, arch = request.job.toolchain, request.job.kernel, request.job.arch
+        self.memory.note(
+            Asked(
+                time.time(), answer.key, Cache.BINARY.label, toolchain, kernel, arch,
+                answer.outcome.label, answer.reason.label, answer.detail,
+            )
+        )  # fmt: skip
 
     # --- answering
 
@@ -420,13 +514,8 @@ class Service:
         return answer
 
     def _hit(self, question: _Question, loaded: Loaded, outcome: Outcome) -> Answer:
-        if outcome is not Outcome.MEMORY_HIT:
-            answer = _carry(loaded, question.action.key, question.identity.digest, outcome)
-            return self._settle(answer)
-        if not loaded.answers:
-            answer = _carry(loaded, question.action.key, question.identity.digest, outcome)
-            loaded.answers.append(answer._replace(packed=pack_answer(answer)))
-        return self._settle(loaded.answers[0])
+        key, identity = question.action.key, question.identity.digest
+        return self._settle(answers.hit(loaded, key, identity, outcome))
 
     def _unstored(self, question: _Question, built: Built, reason: Reason, detail: str) -> Answer:
         return Answer(
@@ -441,28 +530,23 @@ class Service:
         )
 
     def _tool_failure(self, question: _Question, failed: Failed) -> Answer:
-        return self._failure(failed.error, question.action.key)._replace(
+        return answers.failure(failed.error, question.action.key)._replace(
             log=failed.error.log,
             exit_code=failed.error.exit_code,
             identity=question.identity.digest,
         )
 
-    def refuse(self, error: PtocacheError, reason: Reason | None = None) -> Answer:
-        """The counted answer to a request that cannot be served."""
-        answer = self._failure(error, "")
+    def refuse(self, error: PtocacheError) -> Answer:
+        """The counted answer to a request that cannot even be read, or not any more."""
+        answer = self._refused(error)
+        self._note(None, answer)
+        return answer
+
+    def _refused(self, error: PtocacheError, reason: Reason | None = None) -> Answer:
+        answer = answers.failure(error, "")
         if reason is not None:
             answer = answer._replace(reason=reason)
         return self._settle(answer)
-
-    @staticmethod
-    def _failure(error: PtocacheError, key: str) -> Answer:
-        return Answer(
-            outcome=Outcome.FAILURE,
-            key=key,
-            reason=reason_of(error),
-            detail=error.message,
-            error=error.to_wire(),
-        )
 
     def _remember(self, flight: _Flight, answer: Answer, conditions: Conditions) -> None:
         if self._negative_ttl_s <= 0:
@@ -498,22 +582,16 @@ class Service:
             cancel.cancel()
 
 
-def _carry(loaded: Loaded, key: str, identity: str, outcome: Outcome) -> Answer:
-    return Answer(
-        outcome=outcome,
-        key=key,
-        artifacts=loaded.artifacts,
-        log=loaded.entry.log,
-        compile_ms=loaded.entry.compile_ms,
-        identity=identity,
-    )
+def is_small(job: Job) -> bool:
+    """True if a job may be remembered: thousands of them must not take the memory."""
+    texts = sum(len(name) + len(value) for name, value in job.env)
+    texts += sum(map(len, job.options)) + sum(map(len, job.symbols))
+    items = len(job.env) + len(job.options) + len(job.symbols) + len(job.inputs)
+    return texts + _ITEM_BYTES * items < _SMALL_BYTES
 
 
-def _joined(answer: Answer) -> Answer:
-    """A leader's answer as its waiters get it; a failure stays one."""
-    if answer.outcome is Outcome.FAILURE:
-        return answer
-    return answer._replace(outcome=Outcome.JOINED, reason=Reason.NONE, detail="")
+def _ms_since(began_s: float) -> int:
+    return int((time.monotonic() - began_s) * 1000)
 
 
 def _entry(question: _Question, built: Built) -> Entry:
