@@ -59,10 +59,13 @@ def open_store(root: Path) -> Store:
     )  # fmt: skip
 
 
-def kill_after(daemon: DaemonProcess, burst: Burst, answers: int, pauses: int) -> None:
-    """Kill once that many answers have come, and a number of looks at the store later."""
+def kill_after(daemon: DaemonProcess, burst: Burst, answers: int, pauses: int, most: int) -> None:
+    """Kill once that many answers have come, and a number of looks at the store later; but before there
+    are more than ``most``, so that the daemon is at work."""
     wait_for(lambda: len(burst.answers) >= answers, "answers to come")
     for _ in range(pauses):
+        if len(burst.answers) >= most:
+            break
         os.listdir(daemon.root / "tmp")
     daemon.kill()
     burst.join(60)
@@ -83,7 +86,8 @@ def test_killed_daemon_leaves_no_half_entry_and_no_wrong_answer(
         fresh = [round_number * KERNELS + n for n in range(KERNELS)]
         burst = Burst(daemon, [*chance.sample(sorted(known), min(4, len(known))), *fresh])
         old = len(burst._numbers) - KERNELS
-        kill_after(daemon, burst, old + chance.randrange(KERNELS - 1), chance.randrange(2000))
+        answers, most = old + chance.randrange(KERNELS - 2), old + KERNELS - 2
+        kill_after(daemon, burst, answers, chance.randrange(2000), most)
         cut_short += len(burst.answers) < old + KERNELS
         for number in fresh:
             known[number] = compile_directly(source(number), "k.c", [], tmp_path / "direct")
