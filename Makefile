@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-JOBS   ?= 2
+JOBS   ?= 3
 
 # setuptools' own import hook for an editable install of several roots would add pathlib and 20 ms to the
 # start of every process in this environment, and hide what a client costs: plain path entries do not.

@@ -1,14 +1,17 @@
-"""Daemons without the start of an interpreter: one process that has imported everything forks them.
+"""Processes without the start of an interpreter: one that has imported everything forks them.
 
-A daemon of a test is the same as ever, a process of its own with its own environment, descriptors and
-sockets; only the third of a second in which Python imports its modules is spent once a session. A daemon
-whose environment speaks to the loader or to Python itself is started in full (:func:`must_be_started`).
+A daemon or a command of a test is the same as ever, a process of its own with its own environment and
+descriptors; only the third of a second in which Python imports its modules is spent once a session. What
+has an environment that speaks to the loader or to Python itself is started in full
+(:func:`must_be_started`).
 """
 
 from __future__ import annotations
 
 import array
 import atexit
+import contextlib
+import importlib
 import json
 import os
 import select
@@ -22,20 +25,21 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _MOST_BYTES = 1 << 20
 _POLL_S = 0.005
+_FOR_INTERPRETERS = ("LD_", "PYTHON", "MALLOC_", "LC_", "LANG")
 
 
 def must_be_started(env: Mapping[str, str]) -> bool:
     """True if a fork of ours would not be what this environment makes of a process."""
     changed = {name for name in {*env, *os.environ} if env.get(name) != os.environ.get(name)}
-    return any(name.startswith(("LD_", "PYTHON", "MALLOC_")) for name in changed)
+    return any(name.startswith(_FOR_INTERPRETERS) for name in changed)
 
 
 class Fostered:
-    """A forked daemon, with what tests use of :class:`subprocess.Popen`."""
+    """A forked process, with what tests use of :class:`subprocess.Popen`."""
 
     def __init__(self, nursery: Nursery, pid: int) -> None:
         self._nursery = nursery
@@ -53,7 +57,7 @@ class Fostered:
         end = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
             if end is not None and time.monotonic() > end:
-                raise subprocess.TimeoutExpired("a daemon", timeout or 0)
+                raise subprocess.TimeoutExpired("a fostered process", timeout or 0)
             time.sleep(_POLL_S)
         return code
 
@@ -87,10 +91,21 @@ class Nursery:
 
     def start(self, env: Mapping[str, str], log: int) -> Fostered:
         """Fork a daemon whose output goes to the descriptor ``log``."""
+        return self._fork(env, "/", ["-c"], log, log)
+
+    def command(
+        self, words: Sequence[str], env: Mapping[str, str], cwd: str, stdout: int, stderr: int
+    ) -> Fostered:
+        """Fork the command ``ptocache`` with these words, its own name first."""
+        return self._fork(env, cwd, words, stdout, stderr)
+
+    def _fork(
+        self, env: Mapping[str, str], cwd: str, words: Sequence[str], stdout: int, stderr: int
+    ) -> Fostered:
         mask = os.umask(0)
         os.umask(mask)
-        found = self.ask({"env": dict(env), "umask": mask}, log)
-        return Fostered(self, found["pid"])
+        request = {"env": dict(env), "umask": mask, "cwd": cwd, "words": list(words)}
+        return Fostered(self, self.ask(request, stdout, stderr)["pid"])
 
     def ask(self, request: dict[str, Any], *fds: int) -> Any:
         """One question, one answer."""
@@ -122,9 +137,14 @@ def _serve(control: socket.socket) -> None:
     import gc
 
     import ptocache.daemon
+    import ptocache_cli.main
     from ptocache.toolchain import Registry
 
     assert ptocache.daemon
+    assert ptocache_cli.main
+    # What typer imports when a command runs, if this version does.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("pydantic")
     Registry.discover()
     gc.freeze()
     ended: dict[int, int] = {}
@@ -149,39 +169,48 @@ def _serve(control: socket.socket) -> None:
         pid = os.fork()
         if not pid:
             control.close()
-            _be_a_daemon(request, fds[0])
-        os.close(fds[0])
+            _live(request, *fds)
+        for fd in fds:
+            os.close(fd)
         living.add(pid)
         control.send(json.dumps({"pid": pid}).encode())
     for pid in living:
         os.kill(pid, signal.SIGKILL)
 
 
-def _be_a_daemon(request: dict[str, Any], log: int) -> None:
+def _live(request: dict[str, Any], stdout: int, stderr: int) -> None:
     code = 1
     try:
         nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        for fd, place in ((nothing, 0), (stdout, 1), (stderr, 2)):
+            os.dup2(fd, place)
         os.closerange(3, 64)
         os.environ.clear()
         os.environ.update(request["env"])
         os.umask(request["umask"])
-        os.chdir("/")
-        # As ``python -c`` finds it.
-        sys.argv = ["-c"]
-        from ptocache.daemon import main as daemon_main
-
-        daemon_main()
+        os.chdir(request["cwd"])
+        sys.argv = request["words"]
+        code = _run(is_daemon=sys.argv == ["-c"])
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
         os._exit(code)
+
+
+def _run(*, is_daemon: bool) -> int:
+    if is_daemon:
+        from ptocache.daemon import main as daemon_main
+
+        daemon_main()
+        return 0
+    from ptocache_cli.main import run
+
+    return run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs the installed ``ptocache`` executable, as a user does."""
+"""Runs the command ``ptocache``: the installed executable (:func:`start`), or a fork that has it imported."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.harness import DEADLINE_S
+from tests.nursery import must_be_started, nursery
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,11 +61,32 @@ def finish(process: subprocess.Popen[bytes]) -> Done:
         process.kill()
         stdout, stderr = process.communicate()
         raise AssertionError(f"the command did not end; it said: {stderr.decode()}") from None
-    assert b"Traceback" not in stderr, stderr.decode()
-    assert b"internal error" not in stderr, stderr.decode()
-    return Done(process.returncode, stdout, stderr)
+    return _judged(Done(process.returncode, stdout, stderr))
 
 
 def ptocache(*words: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Done:
     """Run the command to its end."""
-    return finish(start(*words, env=env, cwd=cwd))
+    whole = {**os.environ, **(env or {})}
+    if must_be_started(whole):
+        return finish(start(*words, env=env, cwd=cwd))
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        process = nursery().command(
+            [EXECUTABLE, *words], whole, str(cwd or os.getcwd()), stdout.fileno(), stderr.fileno()
+        )
+        try:
+            code = process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            stderr.seek(0)
+            raise AssertionError(
+                f"the command did not end; it said: {stderr.read().decode()}"
+            ) from None
+        stdout.seek(0)
+        stderr.seek(0)
+        return _judged(Done(code, stdout.read(), stderr.read()))
+
+
+def _judged(done: Done) -> Done:
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    assert b"internal error" not in done.stderr, done.stderr.decode()
+    return done
