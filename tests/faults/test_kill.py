@@ -86,8 +86,8 @@ def test_killed_daemon_leaves_no_half_entry_and_no_wrong_answer(
         fresh = [round_number * KERNELS + n for n in range(KERNELS)]
         burst = Burst(daemon, [*chance.sample(sorted(known), min(4, len(known))), *fresh])
         old = len(burst._numbers) - KERNELS
-        answers, most = old + chance.randrange(KERNELS - 2), old + KERNELS - 2
-        kill_after(daemon, burst, answers, chance.randrange(2000), most)
+        at_least, most = old + chance.randrange(KERNELS - 2), old + KERNELS - 2
+        kill_after(daemon, burst, at_least, chance.randrange(2000), most)
         cut_short += len(burst.answers) < old + KERNELS
         for number in fresh:
             known[number] = compile_directly(source(number), "k.c", [], tmp_path / "direct")
