@@ -342,7 +342,8 @@ def test_every_client_is_served_whatever_one_call_of_its_compile_says(
     assert stats["requests"] == 2 + 4 * number
     assert stats["store_failure"] == stats["bypass"] == stats["bypass_reasons"]["store_failed"] > 0
     assert stats["failure"] == 0
-    assert {"scratch", "publish"} & {health(daemon)["last_failure"]["doing"]}
+    # The last fault may have met the flush, which goes on beside the compiles.
+    assert health(daemon)["last_failure"]["doing"] in ("scratch", "publish", "statistics")
     assert daemon.stop() == 0
     with open_and_close(daemon.root) as store:
         assert store.was_clean
