@@ -15,7 +15,7 @@ from .errors import OutputRejectedError, PluginError, UnknownToolchainError
 from .model import Discovery, Installation, Job, Output, Prepared, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 GROUP = "ptocache.toolchains"
 """The entry-point group: ``name = module:object_or_class``."""
@@ -192,6 +192,19 @@ def validate(
     """Let the toolchain judge its outputs; the result is what the store publishes."""
     toolchain.validate(prepared, outputs)
     return CheckedOutputs(outputs, _CHECKED)
+
+
+def judge_each(outputs: tuple[Output, ...], judge: Callable[[Output], None]) -> None:
+    """Let ``judge`` see each output; what it refuses is named in the error, in the field ``output``.
+
+    Raises what ``judge`` does: :class:`~ptocache.errors.OutputRejectedError`.
+    """
+    for output in outputs:
+        try:
+            judge(output)
+        except OutputRejectedError as error:
+            error.fields["output"] = output.name
+            raise
 
 
 def check_bundle(outputs: tuple[Output, ...]) -> CheckedOutputs:

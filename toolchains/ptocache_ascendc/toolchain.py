@@ -10,10 +10,10 @@ import os
 from typing import TYPE_CHECKING
 
 from ptocache import elf
-from ptocache.errors import BadRequestError, OutputRejectedError
+from ptocache.errors import BadRequestError
 from ptocache.includes import companions
 from ptocache.model import Discovery, Installation, Job, Output, Prepared, Step
-from ptocache.toolchain import BaseToolchain
+from ptocache.toolchain import BaseToolchain, judge_each
 from ptocache_cann import arch, bisheng
 from ptocache_cann.installation import BISHENG, LINKER, SEARCH, locate
 from ptocache_cfamily.discovery import judge_sources
@@ -147,20 +147,16 @@ class AscendCToolchain(BaseToolchain):
         """Whole images for the device that was asked for, with the symbols that were asked for."""
         job = prepared.job
         device = arch.understood(job.arch).device
-        for output in outputs:
-            try:
-                if output.name == AIBIN:
-                    elf.check_device(output.data, arch=device, symbols=job.symbols)
-                else:
-                    bisheng.check_fat(
-                        output.data,
-                        device=device,
-                        symbols=job.symbols,
-                        linked=output.name == SHARED,
-                    )
-            except OutputRejectedError as error:
-                error.fields["output"] = output.name
-                raise
+
+        def judge(output: Output) -> None:
+            if output.name == AIBIN:
+                elf.check_device(output.data, arch=device, symbols=job.symbols)
+            else:
+                bisheng.check_fat(
+                    output.data, device=device, symbols=job.symbols, linked=output.name == SHARED
+                )
+
+        judge_each(outputs, judge)
 
 
 def _sources(job: Job) -> list[str]:

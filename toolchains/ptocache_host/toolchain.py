@@ -6,11 +6,11 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from ptocache import elf
-from ptocache.errors import BadRequestError, OutputRejectedError
+from ptocache.errors import BadRequestError
 from ptocache.includes import companions, parse_depfile
 from ptocache.model import Discovery, Installation, Job, Output, Prepared, Step
 from ptocache.outcome import Reason
-from ptocache.toolchain import BaseToolchain
+from ptocache.toolchain import BaseToolchain, judge_each
 from ptocache_cfamily.discovery import (
     EPOCH,
     INCLUDE_VARIABLES,
@@ -186,17 +186,16 @@ class HostToolchain(BaseToolchain):
     def validate(self, prepared: Prepared, outputs: tuple[Output, ...]) -> None:
         """An ELF of this machine, whole, with the symbols that were asked for."""
         kinds = {SHARED: ("DYN",), OBJECT: ("REL",)}
-        for output in outputs:
-            try:
-                elf.check(
-                    output.data,
-                    machine=elf.host_machine(),
-                    types=kinds[output.name],
-                    symbols=prepared.job.symbols,
-                )
-            except OutputRejectedError as error:
-                error.fields["output"] = output.name
-                raise
+
+        def judge(output: Output) -> None:
+            elf.check(
+                output.data,
+                machine=elf.host_machine(),
+                types=kinds[output.name],
+                symbols=prepared.job.symbols,
+            )
+
+        judge_each(outputs, judge)
 
 
 def _sources(job: Job) -> tuple[_Source, ...]:

@@ -16,7 +16,7 @@ from ptocache.includes import companions
 from ptocache.manifest import covering
 from ptocache.model import Discovery, Installation, Job, Output, Prepared, Step, Tree
 from ptocache.outcome import Reason
-from ptocache.toolchain import BaseToolchain
+from ptocache.toolchain import BaseToolchain, judge_each
 from ptocache_cann import arch, bisheng
 from ptocache_cann.installation import (
     BISHENG,
@@ -234,22 +234,18 @@ class PtoToolchain(BaseToolchain):
         """Whole images for the device that was asked for, with the symbols that were asked for."""
         job = prepared.job
         device = arch.understood(job.arch).device
-        for output in outputs:
-            try:
-                if output.name == AIBIN:
-                    elf.check_images(output.data, arch=device, symbols=job.symbols)
-                elif output.name != CPP:
-                    bisheng.check_fat(
-                        output.data,
-                        device=device,
-                        symbols=job.symbols,
-                        linked=output.name == IMAGE,
-                    )
-                elif not bytes(output.data).strip():
-                    raise OutputRejectedError("ptoas wrote no text")
-            except OutputRejectedError as error:
-                error.fields["output"] = output.name
-                raise
+
+        def judge(output: Output) -> None:
+            if output.name == AIBIN:
+                elf.check_images(output.data, arch=device, symbols=job.symbols)
+            elif output.name != CPP:
+                bisheng.check_fat(
+                    output.data, device=device, symbols=job.symbols, linked=output.name == IMAGE
+                )
+            elif not bytes(output.data).strip():
+                raise OutputRejectedError("ptoas wrote no text")
+
+        judge_each(outputs, judge)
 
 
 def _with_isa(installation: Installation, isa: str) -> Installation:
