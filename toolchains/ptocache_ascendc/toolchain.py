@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING
 
 from ptocache import elf
 from ptocache.errors import BadRequestError
-from ptocache.includes import companions
 from ptocache.model import Discovery, Installation, Job, Output, Prepared, Step
-from ptocache.toolchain import BaseToolchain, judge_each
+from ptocache.toolchain import judge_each
 from ptocache_cann import arch, bisheng
 from ptocache_cann.installation import BISHENG, LINKER, SEARCH, locate
-from ptocache_cfamily.discovery import judge_sources
+from ptocache_cfamily.toolchain import CFamilyToolchain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ptocache.toolchain import Files, Probe, Scan
+    from ptocache.toolchain import Files, Probe
 
 AIBIN = "aibin"
 OBJECT = "object"
@@ -32,7 +31,7 @@ _AIBIN_FILE = "kernel.aibin"
 _SHARED_FILE = "kernel.so"
 
 
-class AscendCToolchain(BaseToolchain):
+class AscendCToolchain(CFamilyToolchain):
     """``aibin``: an executable device image (the default); ``object`` and ``shared``: fat files of the
     host with the device images inside."""
 
@@ -116,19 +115,6 @@ class AscendCToolchain(BaseToolchain):
             SHARED: _SHARED_FILE,
         }
         return {name: files[name] for name in prepared.job.outputs}
-
-    def judge_inputs(self, prepared: Prepared, scans: Mapping[str, Scan]) -> Prepared:
-        """A source that tells the time, or reads what nobody lists, makes a bypass."""
-        return judge_sources(prepared, scans)
-
-    def beside(
-        self, prepared: Prepared, scans: Mapping[str, Scan], files: Files
-    ) -> Mapping[str, str]:
-        """What quoted includes find in the source's own directory."""
-        directory = prepared.job.source_dir
-        if not directory:
-            return {}
-        return companions(scans, directory, files.scan, files.exists, files.entries)
 
     def discover(
         self,

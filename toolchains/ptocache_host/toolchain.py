@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ptocache import elf
 from ptocache.errors import BadRequestError
-from ptocache.includes import companions, parse_depfile
+from ptocache.includes import parse_depfile
 from ptocache.model import Discovery, Installation, Job, Output, Prepared, Step
 from ptocache.outcome import Reason
-from ptocache.toolchain import BaseToolchain, judge_each
+from ptocache.toolchain import judge_each
 from ptocache_cfamily.discovery import (
     EPOCH,
     INCLUDE_VARIABLES,
@@ -18,12 +18,12 @@ from ptocache_cfamily.discovery import (
     Places,
     canonical_path_list,
     discovery,
-    judge_sources,
     looked_at,
     path_list,
     search_path,
 )
 from ptocache_cfamily.options import Options, parse
+from ptocache_cfamily.toolchain import CFamilyToolchain
 
 from . import driver
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ptocache.includes import SearchPath
-    from ptocache.toolchain import Files, Probe, Scan
+    from ptocache.toolchain import Files, Probe
 
 SHARED = "shared"
 OBJECT = "object"
@@ -58,7 +58,7 @@ class _Source(NamedTuple):
         return f"compile {self.name}"
 
 
-class HostToolchain(BaseToolchain):
+class HostToolchain(CFamilyToolchain):
     """C and C++ through ``$CC``/``$CXX`` or the first of cc, gcc, clang."""
 
     name = "host"
@@ -144,19 +144,6 @@ class HostToolchain(BaseToolchain):
         """Where the outputs lie."""
         files = {SHARED: _SHARED_FILE, OBJECT: _sources(prepared.job)[0].object}
         return {name: files[name] for name in prepared.job.outputs}
-
-    def judge_inputs(self, prepared: Prepared, scans: Mapping[str, Scan]) -> Prepared:
-        """A source that tells the time, or reads what nobody lists, makes a bypass."""
-        return judge_sources(prepared, scans)
-
-    def beside(
-        self, prepared: Prepared, scans: Mapping[str, Scan], files: Files
-    ) -> Mapping[str, str]:
-        """What quoted includes find in the source's own directory."""
-        directory = prepared.job.source_dir
-        if not directory:
-            return {}
-        return companions(scans, directory, files.scan, files.exists, files.entries)
 
     def discover(
         self,

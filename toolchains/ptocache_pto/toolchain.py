@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from ptocache import elf
 from ptocache.errors import BadRequestError, OutputRejectedError
-from ptocache.includes import companions
 from ptocache.manifest import covering
 from ptocache.model import Discovery, Installation, Job, Output, Prepared, Step, Tree
 from ptocache.outcome import Reason
-from ptocache.toolchain import BaseToolchain, judge_each
+from ptocache.toolchain import judge_each
 from ptocache_cann import arch, bisheng
 from ptocache_cann.installation import (
     BISHENG,
@@ -26,7 +25,7 @@ from ptocache_cann.installation import (
     locate,
     tool_environment,
 )
-from ptocache_cfamily.discovery import judge_sources
+from ptocache_cfamily.toolchain import CFamilyToolchain
 
 from . import front
 from . import options as pto_options
@@ -54,7 +53,7 @@ _PTO_FILE, _CPP_FILE, _OBJECT_FILE, _IMAGE_FILE = (
 )
 
 
-class PtoToolchain(BaseToolchain):
+class PtoToolchain(CFamilyToolchain):
     """``cpp``: what ptoas makes of a kernel; ``fatobj``: a host object with the device images inside;
     ``image``: the shared object linked of it; ``aibin``: the device images alone (the default)."""
 
@@ -194,19 +193,18 @@ class PtoToolchain(BaseToolchain):
         )
 
     def judge_inputs(self, prepared: Prepared, scans: Mapping[str, Scan]) -> Prepared:
-        """A C++ source that tells the time, or reads what nobody lists, makes a bypass."""
+        """Only C++ sources are judged."""
         if _suffix(prepared.job) in _CPP_SUFFIXES:
-            return judge_sources(prepared, scans)
+            return super().judge_inputs(prepared, scans)
         return prepared
 
     def beside(
         self, prepared: Prepared, scans: Mapping[str, Scan], files: Files
     ) -> Mapping[str, str]:
-        """What quoted includes of a C++ source find in its own directory."""
-        job = prepared.job
-        if not job.source_dir or _suffix(job) not in _CPP_SUFFIXES:
-            return {}
-        return companions(scans, job.source_dir, files.scan, files.exists, files.entries)
+        """Only C++ sources have something beside them."""
+        if _suffix(prepared.job) in _CPP_SUFFIXES:
+            return super().beside(prepared, scans, files)
+        return {}
 
     def discover(
         self,
