@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from .entry import Entry
-    from .model import Component, Dependency
+    from .model import Answer, Component, Dependency, Job
+    from .outcome import Cache
 
 FIRST = "no entry of this kernel yet"
 TREE_ROLE = "tree:"
@@ -578,6 +579,15 @@ class Asked(NamedTuple):
     detail: str
     explanation: Explanation | None = None
     """For a miss, and for who joined one."""
+
+    @classmethod
+    def of(cls, cache: Cache, job: Job | None, answer: Answer, at_s: float) -> Asked:
+        """What is remembered of an answer; ``job`` is ``None`` for a request that could not be read."""
+        toolchain, kernel, arch = (job.toolchain, job.kernel, job.arch) if job else ("", "", "")
+        return cls(
+            at_s, answer.key, cache.label, toolchain, kernel, arch, answer.outcome.label,
+            answer.reason.label, answer.detail,
+        )  # fmt: skip
 
 
 class Memory:

@@ -27,11 +27,11 @@ from .errors import (
     PtocacheError,
 )
 from .explain import Asked, Explanation, Side, explain
-from .identity import variables_of
 from .inflight import InFlight
 from .model import Answer, Log, Provenance, select
 from .outcome import Cache, Event, Outcome, Reason
 from .peer import Vigil
+from .resolver import Resolver, is_small, remember
 from .store.history import earlier_entries
 from .toolchain import check_bundle
 from .wire import effective_mode, pack_answer
@@ -45,9 +45,10 @@ if TYPE_CHECKING:
     from .explain import Memory
     from .identity import Identities
     from .model import Identity, Job, Output
+    from .resolver import Resolved
     from .store.store import Store
     from .tally import Tally
-    from .toolchain import CheckedOutputs, Registry, Toolchain
+    from .toolchain import CheckedOutputs, Registry
     from .wire import KernelRequest, Piece
 
 _log = logging.getLogger("ptocache.kernels")
@@ -57,7 +58,6 @@ ROOM_BYTES = 1 << 30
 """Most bytes that the bundles on their way may take in memory, all together."""
 MAX_LEASES = 64
 """Most leases of one connection."""
-_KEYS_LIMIT = 8192
 
 
 class Holder(Protocol):
@@ -83,9 +83,6 @@ class _Question(NamedTuple):
     """A request that has been understood."""
 
     request: KernelRequest
-    toolchain: Toolchain
-    flavour: str
-    variables: tuple[tuple[str, str], ...]
     identity: Identity
     action: Action
 
@@ -104,8 +101,6 @@ class _Alone(NamedTuple):
     detail: str
 
 
-_Whom = tuple["Toolchain", str, tuple[tuple[str, str], ...]]
-"""A toolchain, the flavour of it, and the variables that decide where its tools are."""
 _Told = Answer | _Word | _Alone
 
 
@@ -173,8 +168,7 @@ class Kernels:
         room: int = ROOM_BYTES,
         on_published: Callable[[], None] = lambda: None,
     ) -> None:
-        self._registry = registry
-        self._identities = identities
+        self._resolver = Resolver(registry, identities)
         self._contents = contents
         self._store = store
         self._tally = tally
@@ -190,7 +184,6 @@ class Kernels:
         self._leases: dict[int, _Lease] = {}
         self._held: dict[Holder, set[int]] = {}
         self._last_number = 0
-        self._whoms: dict[Job, _Whom] = {}
         self._keys: dict[tuple[KernelRequest, str], Action] = {}
         self._looking: asyncio.Task[None] | None = None
         self._finishing: set[asyncio.Task[Answer]] = set()
@@ -203,11 +196,12 @@ class Kernels:
         if effective_mode(self._mode, request.mode) not in ("use", "read-only"):
             return None
         try:
-            question = self._understand(request, resolved=None)
+            known = self._resolver.confirmed(_asking(request))
+            if known is None or known.identity.uncertain:
+                return None
+            question = self._understood(request, known)
         except Exception:
             # Said by the slow way, which gives a lease instead.
-            return None
-        if question is None or question.identity.uncertain:
             return None
         return self._hot(question)
 
@@ -469,57 +463,31 @@ class Kernels:
     # --- understanding
 
     async def _question(self, request: KernelRequest) -> _Question:
-        question = self._understand(request, resolved=None)
-        if question is not None:
-            return question
-        identity = await self._in_io(self._identities.resolve, *self._whom(request))
-        question = self._understand(request, resolved=identity)
-        assert question is not None
-        return question
-
-    def _whom(self, request: KernelRequest) -> _Whom:
-        """Who says what a kernel depends on besides its material: the toolchain of a job without
-        inputs."""
-        job = request.job._replace(inputs=(), kernel="")
-        known = self._whoms.get(job)
+        job = _asking(request)
+        known = self._resolver.confirmed(job)
         if known is None:
-            toolchain = self._registry.get(job.toolchain)
-            known = (toolchain, toolchain.flavour(job), variables_of(toolchain, dict(job.env)))
-            if len(self._whoms) >= _KEYS_LIMIT:
-                self._whoms.clear()
-            self._whoms[job] = known
-        return known
+            known = await self._in_io(self._resolver.resolve, job)
+        return self._understood(request, known)
 
-    def _understand(self, request: KernelRequest, resolved: Identity | None) -> _Question | None:
-        """Key a request; ``None`` if its toolchain must be resolved first."""
-        toolchain, flavour, variables = self._whom(request)
-        identity = resolved or self._identities.confirmed(toolchain, flavour, variables)
-        if identity is None:
-            return None
+    def _understood(self, request: KernelRequest, known: Resolved) -> _Question:
+        toolchain, identity = known
         asked = (request, identity.digest)
-        known = self._keys.get(asked)
-        if known is None:
+        found = self._keys.get(asked)
+        if found is None:
             env = select(toolchain.ENV, dict(request.job.env))
-            known = action.kernel_action(
+            found = action.kernel_action(
                 request.job._replace(env=env),
                 request.texts,
                 plugin_version=toolchain.version,
                 identity=identity.digest,
                 salt=(self._salt, request.salt),
             )
-            if len(self._keys) >= _KEYS_LIMIT:
-                self._keys.clear()
-            self._keys[asked] = known
-        return _Question(request, toolchain, flavour, variables, identity, known)
+            if is_small(request.job, request.texts):
+                remember(self._keys, asked, found)
+        return _Question(request, identity, found)
 
     def _unmoved(self, question: _Question) -> bool:
-        try:
-            return self._identities.unmoved(
-                question.toolchain, question.flavour, question.variables, question.identity
-            )
-        except (PtocacheError, OSError):
-            # It cannot be found any more: what was built before that is as good as it was.
-            return False
+        return self._resolver.unmoved(_asking(question.request), question.identity)
 
     def _hot(self, question: _Question) -> Answer | None:
         key = question.action.key
@@ -564,13 +532,7 @@ class Kernels:
             Cache.KERNEL, answer.outcome, answer.reason, answer.compile_ms if spared else 0
         )
         if request is not None and not answer.outcome.is_hit:
-            job = request.job
-            self._memory.note(
-                Asked(
-                    time.time(), answer.key, Cache.KERNEL.label, job.toolchain, job.kernel,
-                    job.arch, answer.outcome.label, answer.reason.label, answer.detail,
-                )
-            )  # fmt: skip
+            self._memory.note(Asked.of(Cache.KERNEL, request.job, answer, time.time()))
         return answer
 
     def refuse(self, error: PtocacheError) -> Answer:
@@ -601,6 +563,11 @@ class Kernels:
             self._tell(lease, answers.failure(stops, lease.key))
             if lease.seat is not None:
                 lease.void(Reason.CANCELLED, stops.message)
+
+
+def _asking(request: KernelRequest) -> Job:
+    """The job whose toolchain says what a kernel depends on besides its material: one without inputs."""
+    return request.job._replace(inputs=(), kernel="")
 
 
 def _cancelled(key: str) -> Answer:

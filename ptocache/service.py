@@ -23,10 +23,10 @@ from .errors import (
     PtocacheError,
 )
 from .explain import Asked, Explanation, Memory, Side, explain
-from .identity import variables_of
 from .inflight import InFlight
 from .model import Answer, select
 from .outcome import Cache, Event, Outcome, Reason
+from .resolver import Resolver, is_small, remember
 from .slots import Slots, Turn
 from .store.history import earlier_entries
 from .wire import effective_mode
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .contents import Contents
     from .identity import Identities
     from .model import Identity, Job, Prepared
+    from .resolver import Resolved
     from .store.store import Loaded, Store
     from .tally import Tally
     from .toolchain import Registry, Toolchain
@@ -46,9 +47,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ptocache.service")
 _NEGATIVE_LIMIT = 1024
-_KEYS_LIMIT = 8192
-_SMALL_BYTES = 32 << 10
-_ITEM_BYTES = 64
 
 
 class NeedInputs(NamedTuple):
@@ -111,8 +109,6 @@ class _Course:
 _Flight = tuple[str, str]
 """(action key, source directory): discovered inputs may lie in the latter."""
 _Ticket = asyncio.Future[_Result]
-_Whom = tuple["Toolchain", str, tuple[tuple[str, str], ...]]
-"""A toolchain, the flavour of it, and the variables that decide where its tools are."""
 
 
 class Service:
@@ -135,8 +131,7 @@ class Service:
         mode: str = "use",
         on_published: Callable[[], None] = lambda: None,
     ) -> None:
-        self._registry = registry
-        self._identities = identities
+        self._resolver = Resolver(registry, identities)
         self._contents = contents
         self._store = store
         self._tally = tally
@@ -151,7 +146,6 @@ class Service:
         self._flights: InFlight[_Flight, _Ticket] = InFlight()
         self._tasks: dict[_Flight, asyncio.Task[None]] = {}
         self._turns: dict[_Flight, Turn] = {}
-        self._whoms: dict[Job, _Whom] = {}
         self._keys: dict[tuple[Job, str, str], tuple[Prepared, Action]] = {}
         self._negative: dict[_Flight, _Remembered] = {}
         self._running: set[Cancel] = set()
@@ -167,8 +161,11 @@ class Service:
         if self._mode_of(request) not in ("use", "read-only"):
             return None
         try:
-            question = self._understand(request, resolved=None)
-            if question is None or question.identity.uncertain or question.prepared.bypass:
+            known = self._resolver.confirmed(request.job)
+            if known is None:
+                return None
+            question = self._understood(request, known)
+            if question.identity.uncertain or question.prepared.bypass:
                 return None
             loaded = self._store.find_hot(
                 question.action.key, self._contents, question.prepared.job.source_dir
@@ -404,41 +401,17 @@ class Service:
     # --- understanding
 
     async def _question(self, request: Request) -> _Question:
-        question = self._understand(request, resolved=None)
-        if question is not None:
-            return question
-        identity = await self._in_io(self._identities.resolve, *self._whom(request.job))
-        question = self._understand(request, resolved=identity)
-        assert question is not None
-        return question
+        known = self._resolver.confirmed(request.job)
+        if known is None:
+            known = await self._in_io(self._resolver.resolve, request.job)
+        return self._understood(request, known)
 
-    def _understand(self, request: Request, resolved: Identity | None) -> _Question | None:
-        """Key a request; ``None`` if its toolchain must be resolved first."""
-        toolchain, flavour, variables = self._whom(request.job)
-        identity = resolved or self._identities.confirmed(toolchain, flavour, variables)
-        if identity is None:
-            return None
-        prepared, action = self._key(request, toolchain, identity)
-        return _Question(request, toolchain, identity, prepared, action)
+    def _understood(self, request: Request, known: Resolved) -> _Question:
+        prepared, action = self._key(request, *known)
+        return _Question(request, *known, prepared, action)
 
     def _unmoved(self, question: _Question) -> bool:
-        try:
-            return self._identities.unmoved(*self._whom(question.request.job), question.identity)
-        except (PtocacheError, OSError):
-            # It cannot be found any more: what it made before that is as good as it was.
-            return False
-
-    def _whom(self, job: Job) -> _Whom:
-        """Who compiles a job, and which variables decide where its tools are."""
-        known = self._whoms.get(job)
-        if known is None:
-            toolchain = self._registry.get(job.toolchain)
-            known = (toolchain, toolchain.flavour(job), variables_of(toolchain, dict(job.env)))
-            if is_small(job):
-                if len(self._whoms) >= _KEYS_LIMIT:
-                    self._whoms.clear()
-                self._whoms[job] = known
-        return known
+        return self._resolver.unmoved(question.request.job, question.identity)
 
     def _key(
         self, request: Request, toolchain: Toolchain, identity: Identity
@@ -457,9 +430,7 @@ class Service:
             salt=(self._salt, request.salt),
         )
         if not prepared.looked and is_small(request.job):
-            if len(self._keys) >= _KEYS_LIMIT:
-                self._keys.clear()
-            self._keys[asked] = (prepared, action)
+            remember(self._keys, asked, (prepared, action))
         return prepared, action
 
     def _mode_of(self, request: Request) -> str:
@@ -493,15 +464,8 @@ class Service:
         """Remember a request that was no hit."""
         if answer.outcome.is_hit:
             return
-        toolchain, kernel, arch = "", "", ""
-        if request is not None:
-            toolchain, kernel, arch = request.job.toolchain, request.job.kernel, request.job.arch
-        self.memory.note(
-            Asked(
-                time.time(), answer.key, Cache.BINARY.label, toolchain, kernel, arch,
-                answer.outcome.label, answer.reason.label, answer.detail,
-            )
-        )  # fmt: skip
+        job = request.job if request is not None else None
+        self.memory.note(Asked.of(Cache.BINARY, job, answer, time.time()))
 
     # --- answering
 
@@ -580,14 +544,6 @@ class Service:
         self._ending = True
         for cancel in list(self._running):
             cancel.cancel()
-
-
-def is_small(job: Job) -> bool:
-    """True if a job may be remembered: thousands of them must not take the memory."""
-    texts = sum(len(name) + len(value) for name, value in job.env)
-    texts += sum(map(len, job.options)) + sum(map(len, job.symbols))
-    items = len(job.env) + len(job.options) + len(job.symbols) + len(job.inputs)
-    return texts + _ITEM_BYTES * items < _SMALL_BYTES
 
 
 def _ms_since(began_s: float) -> int:

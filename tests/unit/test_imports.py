@@ -49,6 +49,7 @@ TABLE: dict[str, frozenset[str]] = {
     "contents": VALUES | {"includes", "signature", "toolchain"},
     "manifest": VALUES | {"signature"},
     "identity": VALUES | {"contents", "manifest", "signature", "toolchain"},
+    "resolver": VALUES | {"identity", "toolchain"},
     "compiler": VALUES | {"guard", "toolchain"},
     "build": VALUES | {"compiler", "contents", "includes", "signature", "toolchain", "wire"},
     "store": frozenset(),
@@ -67,11 +68,30 @@ TABLE: dict[str, frozenset[str]] = {
     "peer": frozenset(),
     "kernels": VALUES
     | {"action", "answers", "build", "bundle", "contents", "entry", "explain", "identity"}
-    | {"log", "inflight", "peer", "tally", "toolchain", "store.history", "store.store", "wire"},
+    | {
+        "log",
+        "inflight",
+        "peer",
+        "resolver",
+        "tally",
+        "toolchain",
+        "store.history",
+        "store.store",
+        "wire",
+    },
     "service": VALUES
     | {"answers", "log"}
     | {"action", "build", "compiler", "contents", "entry", "identity", "inflight", "tally"}
-    | {"slots", "toolchain", "store.store", "store.index", "wire", "explain", "store.history"},
+    | {
+        "resolver",
+        "slots",
+        "toolchain",
+        "store.store",
+        "store.index",
+        "wire",
+        "explain",
+        "store.history",
+    },
     "control": VALUES
     | {"action", "config", "entry", "identity", "paths", "server", "service", "tally", "wire"}
     | {"store.blobs", "store.collect", "store.index", "store.store", "store.verify"}
