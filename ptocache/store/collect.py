@@ -1,13 +1,11 @@
-"""Keeping the store within its limits: eviction by size and age, and a check of everything."""
+"""Keeping the store within its limits: eviction by size and age."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..outcome import Cache, Event, Reason
-from .blobs import DamagedBlobError
+from ..outcome import Cache, Event
 
 if TYPE_CHECKING:
     from .index import Row
@@ -24,13 +22,6 @@ class Collected(NamedTuple):
     bytes: int
     remaining: int
     """Bytes on disk afterwards."""
-
-
-class Damage(NamedTuple):
-    """What a check found wrong with one blob."""
-
-    sha256: str
-    reason: Reason
 
 
 def collect(
@@ -92,16 +83,3 @@ def _foresee(store: Store, max_size: int | None, unused_since_s: float | None) -
             users[sha256] -= 1
             freed += disk if users[sha256] == 0 else 0
     return Collected(entries, freed, max(0, store.budget.used - freed))
-
-
-def check(store: Store) -> list[Damage]:
-    """Read every blob of every entry and compare it with what entered."""
-    found: list[Damage] = []
-    for blob in store.index.all_blobs():
-        try:
-            store.blobs.read(blob.digest, blob.checksum)
-        except DamagedBlobError as error:
-            found.append(Damage(blob.digest.sha256, error.reason))
-        except (OSError, sqlite3.Error):
-            found.append(Damage(blob.digest.sha256, Reason.IO_ERROR))
-    return found

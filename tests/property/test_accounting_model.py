@@ -20,9 +20,10 @@ from ptocache.model import Dependency, Job, Log, Output, Prepared, Provenance
 from ptocache.outcome import Reason
 from ptocache.paths import StorePaths
 from ptocache.store.blobs import disk_bytes
-from ptocache.store.collect import check, collect
+from ptocache.store.collect import collect
 from ptocache.store.index import Selection
 from ptocache.store.store import Store
+from ptocache.store.verify import verify
 from ptocache.tally import Tally
 from ptocache.toolchain import CheckedOutputs, validate
 
@@ -211,7 +212,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert entries == len(self.model)
         rows = self.store.index.select(Selection(everything=True))
         assert {row.key for row in rows} == {key for key, _ in self.model}
-        assert check(self.store) == []
+        page = verify(self.store, 0, fast=False, heal=False)
+        assert (page.damaged, page.after) == ((), None)
         assert os.listdir(self.store.paths.tmp) == []
 
     @invariant()

@@ -61,7 +61,7 @@ TABLE: dict[str, frozenset[str]] = {
     | {"accounting", "action", "contents", "entry", "paths", "signature", "tally", "toolchain"}
     | {"store.blobs", "store.health", "store.index", "wire"},
     "store.history": VALUES | {"entry", "store.index"},
-    "store.collect": VALUES | {"store.blobs", "store.index", "store.store"},
+    "store.collect": VALUES | {"store.index", "store.store"},
     "store.verify": VALUES | {"store.blobs", "store.index", "store.store"},
     "bundle": VALUES | {"wire"},
     "answers": VALUES | {"build", "wire", "store.store"},

@@ -20,10 +20,10 @@ from ptocache.errors import StoreUnusableError
 from ptocache.model import Dependency, Input, Job, Log, Output, Prepared, Provenance
 from ptocache.outcome import Cache, Event, Reason
 from ptocache.paths import StorePaths
-from ptocache.store import collect as collect_module
 from ptocache.store.collect import collect
 from ptocache.store.index import SCHEMA, Selection
 from ptocache.store.store import Loaded, Published, Store
+from ptocache.store.verify import verify
 from ptocache.tally import Tally, evicted, report
 from ptocache.toolchain import CheckedOutputs, validate
 from ptocache.wire import INLINE_BYTES
@@ -475,15 +475,16 @@ def test_a_large_output_in_memory_is_served_though_its_name_is_gone(world: World
     assert data_of(published.loaded) == [LARGE]
 
 
-def test_check_finds_every_damage_without_touching_it(world: World) -> None:
+def test_a_look_at_everything_finds_every_damage_without_touching_it(world: World) -> None:
     world.publish("a", SMALL)
     world.publish("b", LARGE)
     world.publish("c", b"sound")
-    assert collect_module.check(world.store) == []
+    assert verify(world.store, 0, fast=False, heal=False).damaged == ()
     world.blob(SMALL).unlink()
     world.blob(LARGE).chmod(0o600)
     os.truncate(world.blob(LARGE), 7)
-    found = {damage.sha256: damage.reason for damage in collect_module.check(world.store)}
+    page = verify(world.store, 0, fast=False, heal=False)
+    found = {damage.sha256: damage.reason for damage in page.damaged}
     assert found == {
         Digest.of(SMALL).sha256: Reason.MISSING,
         Digest.of(LARGE).sha256: Reason.TRUNCATED,
