@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness import DaemonProcess, LoggingCompiler
+from tests.harness import DaemonProcess, Gate, LoggingCompiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,6 +47,22 @@ def make_daemon(tmp_path: Path) -> Iterator[Callable[..., DaemonProcess]]:
 def daemon(make_daemon: Callable[..., DaemonProcess]) -> DaemonProcess:
     """A running daemon on an empty store."""
     return make_daemon().start()
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    """One daemon for the tests of a module that leave no trace but entries under keys of their own."""
+    daemon = DaemonProcess(tmp_path_factory.mktemp("shared") / "store")
+    try:
+        yield daemon.start()
+    finally:
+        daemon.clean_up()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    """A gate for a :class:`~tests.harness.LoggingCompiler`, closed."""
+    return Gate(tmp_path / "gate")
 
 
 @pytest.fixture

@@ -14,16 +14,21 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ptocache import wire
 from ptocache.client import Client, connect
 from ptocache.config import Settings, load
+from ptocache.errors import BadRequestError, PtocacheError
+from ptocache.outcome import Outcome, Reason
 from tests.nursery import Fostered, must_be_started, nursery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from ptocache.result import Result
+
+E = TypeVar("E", bound=PtocacheError)
 BOOT = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; from ptocache.daemon import main; main()"
 )
@@ -379,6 +384,23 @@ def _lines(path: Path) -> list[str]:
     with contextlib.suppress(OSError):
         return path.read_text().splitlines()
     return []
+
+
+def raised(result: Result, kind: type[E]) -> E:
+    """The error that a failed result raises, which must be of this kind."""
+    try:
+        result.check()
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind.__name__}: {result.outcome.label}")
+
+
+def assert_bad_request(result: Result, words: str, hint: str) -> None:
+    """A request was refused with these words and a way out."""
+    assert (result.outcome, result.reason) == (Outcome.FAILURE, Reason.BAD_REQUEST)
+    error = raised(result, BadRequestError)
+    assert words in error.message
+    assert hint in error.hint
 
 
 def compile_directly(

@@ -317,11 +317,6 @@ def test_peer_that_is_not_read_from_is_not_taken_for_one_that_stands_still(
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    return Gate(tmp_path / "gate")
-
-
-@pytest.fixture
 def held(make_daemon: MakeDaemon, logging_compiler: LoggingCompiler, gate: Gate) -> DaemonProcess:
     """A daemon with one slot whose compiles stay at the gate."""
     logging_compiler.write(before=gate.script)

@@ -232,45 +232,45 @@ LIES: dict[str, Callable[[int], list[dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_peer_that_breaks_the_rules_is_dropped_and_who_waits_goes_on(
-    shared: DaemonProcess, lie: str
+    shared_daemon: DaemonProcess, lie: str
 ) -> None:
     request = REQUEST._replace(salt=lie)
-    with RawPeer(shared.socket) as liar, RawPeer(shared.socket) as waiter:
+    with RawPeer(shared_daemon.socket) as liar, RawPeer(shared_daemon.socket) as waiter:
         number = granted(liar, request)["lease"]
         waiter.say(wire.kernel_message(1, request))
-        until_waiting(shared, 2)
+        until_waiting(shared_daemon, 2)
         liar.say(*LIES[lie](number))
         assert liar.is_dropped()
         following = waiter.hear()
         assert following["type"] == "lease"
         waiter.say(put(following["lease"]), wire.finish_message(2, following["lease"], 1))
         assert waiter.hear()["type"] == "answer"
-    kernel_stats(shared)
+    kernel_stats(shared_daemon)
 
 
-def test_a_peer_that_waits_for_itself_and_goes_is_passed_over(shared: DaemonProcess) -> None:
+def test_a_peer_that_waits_for_itself_and_goes_is_passed_over(shared_daemon: DaemonProcess) -> None:
     request = REQUEST._replace(salt="waits for itself")
-    with RawPeer(shared.socket) as peer, RawPeer(shared.socket) as waiter:
+    with RawPeer(shared_daemon.socket) as peer, RawPeer(shared_daemon.socket) as waiter:
         granted(peer, request)
         peer.say(wire.kernel_message(2, request), wire.kernel_message(3, request))
-        until_waiting(shared, 3)
+        until_waiting(shared_daemon, 3)
         waiter.say(wire.kernel_message(1, request))
-        until_waiting(shared, 4)
+        until_waiting(shared_daemon, 4)
         peer.socket.close()
         assert waiter.hear()["type"] == "lease"
-        until_waiting(shared, 1)
-    kernel_stats(shared)
+        until_waiting(shared_daemon, 1)
+    kernel_stats(shared_daemon)
 
 
-def test_a_peer_cannot_touch_the_lease_of_another(shared: DaemonProcess) -> None:
+def test_a_peer_cannot_touch_the_lease_of_another(shared_daemon: DaemonProcess) -> None:
     request = REQUEST._replace(salt="touched by another")
-    with RawPeer(shared.socket) as holder:
+    with RawPeer(shared_daemon.socket) as holder:
         number = granted(holder, request)["lease"]
         for word in (
             put(number, data=b"forged"), wire.finish_message(2, number, 1),
             wire.abandon_message(2, number, "forged"),
         ):  # fmt: skip
-            with RawPeer(shared.socket) as other:
+            with RawPeer(shared_daemon.socket) as other:
                 other.say(word)
                 assert other.is_dropped()
         holder.say(put(number, data=b"mine"), wire.finish_message(2, number, 1))
@@ -288,9 +288,9 @@ def test_a_peer_cannot_touch_the_lease_of_another(shared: DaemonProcess) -> None
     ids=["no file", "half a file"],
 )
 def test_a_bundle_that_is_not_whole_is_refused(
-    shared: DaemonProcess, words: Callable[[int], list[dict[str, Any]]], code: str
+    shared_daemon: DaemonProcess, words: Callable[[int], list[dict[str, Any]]], code: str
 ) -> None:
-    with RawPeer(shared.socket) as holder:
+    with RawPeer(shared_daemon.socket) as holder:
         lease = granted(holder, REQUEST._replace(salt=code))
         holder.say(*words(lease["lease"]))
         answer = wire.parse_answer(holder.hear(), [])
@@ -300,24 +300,24 @@ def test_a_bundle_that_is_not_whole_is_refused(
         assert granted(holder, REQUEST._replace(salt=code))["key"] == lease["key"]
 
 
-def test_a_connection_may_hold_only_so_many_leases(shared: DaemonProcess) -> None:
-    with RawPeer(shared.socket) as peer:
+def test_a_connection_may_hold_only_so_many_leases(shared_daemon: DaemonProcess) -> None:
+    with RawPeer(shared_daemon.socket) as peer:
         for number in range(64):
             granted(peer, REQUEST._replace(salt=f"one of many {number}"))
         peer.say(wire.kernel_message(1, REQUEST._replace(salt="one too many")))
         answer = wire.parse_answer(peer.hear(), [])
     assert (answer.outcome, answer.reason) == (Outcome.FAILURE, Reason.BAD_REQUEST)
-    with shared.client() as client:
+    with shared_daemon.client() as client:
         wait_for(lambda: client.call("status")["leases"] == 0, "the leases to end with their peer")
 
 
-def test_a_request_that_cannot_be_read_is_a_counted_failure(shared: DaemonProcess) -> None:
-    before = kernel_stats(shared)["failure_reasons"].get("bad_request", 0)
-    with RawPeer(shared.socket) as peer:
+def test_a_request_that_cannot_be_read_is_a_counted_failure(shared_daemon: DaemonProcess) -> None:
+    before = kernel_stats(shared_daemon)["failure_reasons"].get("bad_request", 0)
+    with RawPeer(shared_daemon.socket) as peer:
         peer.say({"type": "kernel", "id": 1, "request": b"\xc1"})
         answer = wire.parse_answer(peer.hear(), [])
     assert (answer.outcome, answer.reason) == (Outcome.FAILURE, Reason.BAD_REQUEST)
-    assert kernel_stats(shared)["failure_reasons"]["bad_request"] == before + 1
+    assert kernel_stats(shared_daemon)["failure_reasons"]["bad_request"] == before + 1
 
 
 @pytest.mark.parametrize("answer", ["lease", "nonsense"])
@@ -340,13 +340,3 @@ def test_a_daemon_that_dies_between_two_words_leaves_the_client_to_itself(
                 found = client.kernel("host", MATERIAL)
             assert isinstance(found, Lease)
             assert found.put({"k": b"x"}).reason is Reason.NO_DAEMON
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    """One daemon for all tests whose keys are their own."""
-    daemon = DaemonProcess(tmp_path_factory.mktemp("shared") / "store")
-    try:
-        yield daemon.start()
-    finally:
-        daemon.clean_up()

@@ -13,10 +13,8 @@ import pytest
 from ptocache import elf
 from ptocache.client import Client
 from ptocache.errors import (
-    BadRequestError,
     CompileFailedError,
     OutputRejectedError,
-    PtocacheError,
     StepTimeoutError,
     ToolNotFoundError,
 )
@@ -25,7 +23,7 @@ from ptocache.outcome import Outcome, Reason
 from ptocache.result import Result
 from ptocache_ascendc import AscendCToolchain
 from tests.elf_builder import REL, Sec, Sym, build, device_image
-from tests.harness import DaemonProcess, alive, wait_for
+from tests.harness import DaemonProcess, alive, assert_bad_request, raised, wait_for
 from tests.simcann import KERNEL, SimCann, depends_of
 from tests.system.page import run_page
 
@@ -73,12 +71,6 @@ def rig(shared: Rig) -> Iterator[Rig]:
     shared.cann.clear_log()
     yield shared
     shared.cann.unknob()
-
-
-def raised(result: Result, kind: type[PtocacheError]) -> PtocacheError:
-    with pytest.raises(kind) as caught:
-        result.check()
-    return caught.value
 
 
 # --- commands
@@ -304,11 +296,7 @@ def test_missing_header_is_no_lasting_failure(rig: Rig, tmp_path: Path) -> None:
 def test_request_that_cannot_be_served_is_refused_with_a_way_out(
     rig: Rig, request_: dict[str, Any], words: str, hint: str
 ) -> None:
-    found = rig.ask(**request_)
-    assert (found.outcome, found.reason) == (Outcome.FAILURE, Reason.BAD_REQUEST)
-    error = raised(found, BadRequestError)
-    assert words in error.message
-    assert hint in error.hint
+    assert_bad_request(rig.ask(**request_), words, hint)
     assert rig.words() == []
 
 

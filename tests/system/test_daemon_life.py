@@ -56,11 +56,6 @@ class Asking(threading.Thread):
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    return Gate(tmp_path / "gate")
-
-
-@pytest.fixture
 def held(make_daemon: MakeDaemon, logging_compiler: LoggingCompiler, gate: Gate) -> DaemonProcess:
     """A daemon whose compiles stay at the gate."""
     logging_compiler.write(before=gate.script)

@@ -57,20 +57,10 @@ def held(result: Result) -> dict[str, bytes]:
     return {name: bytes(item.buffer) for name, item in result.outputs.items()}
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    """One daemon for all tests that leave no trace but entries under a salt of their own."""
-    daemon = DaemonProcess(tmp_path_factory.mktemp("shared") / "store")
-    try:
-        yield daemon.start()
-    finally:
-        daemon.clean_up()
-
-
 @pytest.fixture
-def client(shared: DaemonProcess, request: pytest.FixtureRequest) -> Iterator[Client]:
+def client(shared_daemon: DaemonProcess, request: pytest.FixtureRequest) -> Iterator[Client]:
     """A client of the shared daemon."""
-    with shared.client(request_salt=request.node.name) as found:
+    with shared_daemon.client(request_salt=request.node.name) as found:
         yield found
 
 
@@ -221,10 +211,10 @@ def test_a_thread_that_asks_again_for_what_it_holds_does_not_wait_for_itself(
 
 
 def test_a_thread_with_two_clients_does_not_wait_for_itself(
-    shared: DaemonProcess, client: Client
+    shared_daemon: DaemonProcess, client: Client
 ) -> None:
     first = lease(client)
-    with shared.client(request_salt=client.settings["request.salt"]) as second:
+    with shared_daemon.client(request_salt=client.settings["request.salt"]) as second:
         again = lease(second)
         assert (again.key, again.stored) == (first.key, True)
         assert again.put(FILES).outcome is Outcome.MISS
@@ -295,9 +285,12 @@ def test_what_cannot_change_a_kernel_does_not_count(client: Client) -> None:
     assert hit(client, as_bytes, env=env).outcome is Outcome.MEMORY_HIT
 
 
-def test_a_declared_variable_counts_in_every_process(shared: DaemonProcess) -> None:
+def test_a_declared_variable_counts_in_every_process(shared_daemon: DaemonProcess) -> None:
     material = {**MATERIAL, "of": "two processes"}
-    with KernelProcess(shared, CPATH="/a") as one, KernelProcess(shared, CPATH="/b") as other:
+    with (
+        KernelProcess(shared_daemon, CPATH="/a") as one,
+        KernelProcess(shared_daemon, CPATH="/b") as other,
+    ):
         one.ask(material)
         assert one.hear()["got"] == "lease"
         one.put(k=b"for /a")
@@ -306,7 +299,7 @@ def test_a_declared_variable_counts_in_every_process(shared: DaemonProcess) -> N
         assert asked["got"] == "lease"
         assert "CPATH" in asked["why"]
         other.put(k=b"for /b")
-    with KernelProcess(shared, CPATH="/a") as again:
+    with KernelProcess(shared_daemon, CPATH="/a") as again:
         again.ask(material)
         found = again.hear()
     assert (found["outcome"], found["files"]["k"]) == ("memory_hit", b"for /a".hex())
@@ -469,15 +462,15 @@ def test_an_uncertain_toolchain_gives_a_lease_that_stores_nothing(
 
 
 def test_a_toolchain_that_is_not_there_breaks_no_build(
-    shared: DaemonProcess, client: Client
+    shared_daemon: DaemonProcess, client: Client
 ) -> None:
-    before = kernel_stats(shared)["bypass_reasons"].get("tool_not_found", 0)
+    before = kernel_stats(shared_daemon)["bypass_reasons"].get("tool_not_found", 0)
     put = lease(client, env={"CC": "/nowhere/cc"}).put(FILES)
     assert (put.outcome, put.reason) == (Outcome.BYPASS, Reason.TOOL_NOT_FOUND)
     unknown = client.kernel("no-such", MATERIAL)
     assert isinstance(unknown, Lease)
     assert held(unknown.put(FILES)) == FILES
-    assert kernel_stats(shared)["bypass_reasons"]["tool_not_found"] == before + 2
+    assert kernel_stats(shared_daemon)["bypass_reasons"]["tool_not_found"] == before + 2
 
 
 def compiled(directory: Path) -> bytes:
@@ -489,9 +482,9 @@ def compiled(directory: Path) -> bytes:
 
 
 def test_a_damaged_elf_image_is_refused_and_the_next_may_build(
-    shared: DaemonProcess, client: Client, tmp_path: Path
+    shared_daemon: DaemonProcess, client: Client, tmp_path: Path
 ) -> None:
-    before = kernel_stats(shared)["rejected"]
+    before = kernel_stats(shared_daemon)["rejected"]
     whole = compiled(tmp_path)
     with pytest.raises(OutputRejectedError, match=r"lib/k\.so") as caught:
         lease(client).put({"note": b"fine", "lib/k.so": whole[:-1]})
@@ -499,19 +492,19 @@ def test_a_damaged_elf_image_is_refused_and_the_next_may_build(
     assert not is_stored(client, caught.value.result.key)  # type: ignore[attr-defined]
     assert lease(client).put({"lib/k.so": whole}).outcome is Outcome.MISS
     assert held(hit(client)) == {"lib/k.so": whole}
-    assert kernel_stats(shared)["rejected"] == before + 1
+    assert kernel_stats(shared_daemon)["rejected"] == before + 1
 
 
 def test_a_refused_kernel_hands_the_lease_to_who_waits(
-    shared: DaemonProcess, tmp_path: Path
+    shared_daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     material = {**MATERIAL, "of": "the refused"}
     whole = compiled(tmp_path)
-    with KernelProcess(shared) as one, KernelProcess(shared) as other:
+    with KernelProcess(shared_daemon) as one, KernelProcess(shared_daemon) as other:
         one.ask(material)
         assert one.hear()["got"] == "lease"
         other.ask(material)
-        until_waiting(shared, 2)
+        until_waiting(shared_daemon, 2)
         assert one.put(k=whole[:100])["code"] == "bad_elf"
         assert other.hear()["got"] == "lease"
         assert other.put(k=whole)["outcome"] == "miss"

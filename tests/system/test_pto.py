@@ -12,16 +12,14 @@ import pytest
 from ptocache import elf
 from ptocache.client import Client, connect
 from ptocache.errors import (
-    BadRequestError,
     CompileFailedError,
     OutputRejectedError,
-    PtocacheError,
     PtocacheWarning,
     ToolNotFoundError,
 )
 from ptocache.outcome import Outcome, Reason
 from ptocache.result import Result
-from tests.harness import DaemonProcess, wait_for
+from tests.harness import DaemonProcess, assert_bad_request, raised, wait_for
 from tests.simcann import (
     KERNEL,
     PTO,
@@ -93,12 +91,6 @@ def rig(shared: Rig) -> Iterator[Rig]:
 def unique(text: str) -> str:
     """A PTO source that no other test compiles."""
     return f"// {text}\n{PTO}"
-
-
-def raised(result: Result, kind: type[PtocacheError]) -> PtocacheError:
-    with pytest.raises(kind) as caught:
-        result.check()
-    return caught.value
 
 
 def text_of(result: Result, name: str) -> str:
@@ -310,11 +302,7 @@ def test_isa_root_counts_for_a_kernel_that_its_framework_builds(rig: Rig, tmp_pa
 def test_request_that_cannot_be_served_is_refused_with_a_way_out(
     rig: Rig, request_: dict[str, Any], words: str, hint: str
 ) -> None:
-    found = rig.ask(**request_)
-    assert (found.outcome, found.reason) == (Outcome.FAILURE, Reason.BAD_REQUEST)
-    error = raised(found, BadRequestError)
-    assert words in error.message
-    assert hint in error.hint
+    assert_bad_request(rig.ask(**request_), words, hint)
     assert rig.words() == []
 
 

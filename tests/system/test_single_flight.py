@@ -42,11 +42,6 @@ connect().compile("host", {"k.c": sys.argv[1]}, outputs=["object"], env=json.loa
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    return Gate(tmp_path / "gate")
-
-
-@pytest.fixture
 def held(make_daemon: MakeDaemon, logging_compiler: LoggingCompiler, gate: Gate) -> DaemonProcess:
     """A daemon whose compiles stay at the gate, and that has room for two of them."""
     logging_compiler.write(before=gate.script)
