@@ -105,6 +105,14 @@ class NoRoomError(StepSystemError):
     """The place of the private directory refused something: no space, a quota, a read-only file system."""
 
 
+def _no_room(parent: str, error: OSError) -> NoRoomError:
+    return NoRoomError(
+        f"no private directory can be made in {parent}: {error.strerror}",
+        hint="make room, or check the permissions of that directory",
+        path=parent,
+    )
+
+
 class Cancel:
     """Lets another thread end a running compile. Thread-safe."""
 
@@ -147,11 +155,7 @@ class Workspace:
             os.makedirs(self.work, 0o700)
             os.mkdir(self.tmp, 0o700)
         except OSError as error:
-            raise NoRoomError(
-                f"no private directory can be made in {parent}: {error.strerror}",
-                hint="make room, or check the permissions of that directory",
-                path=parent,
-            ) from error
+            raise _no_room(parent, error) from error
 
     def materialise(self, name: str, data: bytes, mtime_s: int) -> str:
         """Write an input under its name; its times are a constant, so that they cannot count.
@@ -235,9 +239,11 @@ def tidy() -> None:
             _left.discard(path)
 
 
-def environment(declared: Mapping[str, str], tmp: str) -> dict[str, str]:
-    """Everything that a tool sees of an environment."""
-    return {**declared, **_CONSTANTS, "TMPDIR": tmp}
+def environment(
+    declared: Mapping[str, str], tmp: str, more: Mapping[str, str] = {}
+) -> dict[str, str]:
+    """Everything that a tool sees of an environment; ``more`` wins over the constants."""
+    return {**declared, **_CONSTANTS, **more, "TMPDIR": tmp}
 
 
 def run(
@@ -264,8 +270,7 @@ def run(
     for step in steps:
         if cancel.requested:
             raise CancelledError(f"cancelled before the step {step.name}")
-        own = {**env, **dict(step.env)}
-        code, quiet = _run_step(step, workspace, own, limits, cancel, stdout, stderr)
+        code, quiet = _run_step(step, workspace, env, limits, cancel, stdout, stderr)
         aslr_off = aslr_off and quiet
         if step.depfile:
             text = _read_text(os.path.join(workspace.work, step.depfile))
@@ -339,7 +344,7 @@ def _probe_directory(
         directory = tempfile.mkdtemp(prefix="probe-", dir=scratch)
     except OSError as error:
         if spare is None:
-            raise
+            raise _no_room(scratch or "a temporary folder", error) from error
         directory = tempfile.mkdtemp(prefix="probe-", dir=spare(error))
     try:
         yield directory
@@ -388,8 +393,8 @@ def _run_step(
             process = subprocess.Popen(
                 step.argv,
                 executable=step.argv[0],
-                cwd=workspace.work,
-                env=environment(env, workspace.tmp),
+                cwd=step.cwd or workspace.work,
+                env=environment(env, workspace.tmp, dict(step.env)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

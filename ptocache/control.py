@@ -14,7 +14,8 @@ from .entry import Entry
 from .errors import BadRequestError, PtocacheError, StoreDamagedError, UnknownEntryError
 from .explain import FIRST, Asked, Explanation, explain, side_of
 from .identity import variables_of
-from .outcome import Cache, Outcome
+from .model import Answer, Job
+from .outcome import REASON_BY_LABEL, Cache, Outcome, Reason
 from .store.blobs import Blobs
 from .store.collect import collect
 from .store.history import earlier_entries
@@ -43,6 +44,7 @@ IDENTIFY_SCHEMA = 1
 _LISTING_LIMIT = 1000
 _MOST = 1 << 62
 _MOST_KEYS = 4096
+_MOST_WORDS = 1000
 _COMPONENTS = 256
 """Components of one toolchain that ``identify`` lists; it tells how many there are."""
 
@@ -78,7 +80,6 @@ class Controls:
     def table(self) -> dict[str, Control]:
         """Request type → what answers it."""
         return {
-            "ping": self.ping,
             "status": self.status,
             "stats": self.stats,
             "reset-stats": self.reset_stats,
@@ -88,12 +89,9 @@ class Controls:
             "verify": self.verify,
             "explain": self.explain,
             "identify": self.identify,
+            "bypassed": self.bypassed,
             "stop": self.stop,
         }
-
-    async def ping(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Nothing, as fast as the socket goes."""
-        return {}
 
     async def status(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Who serves what, and since when."""
@@ -250,6 +248,22 @@ class Controls:
 
         found: dict[str, Any] = await self._daemon.in_io(work)
         return found
+
+    async def bypassed(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Count a compile that a client kept from the cache by itself: ``reason`` (a label), ``toolchain``,
+        ``kernel`` and ``detail`` for people."""
+        reason = REASON_BY_LABEL.get(str(message.get("reason")), Reason.NONE)
+        if not Reason.NONE < reason < Reason.COMPILE_FAILED:
+            raise BadRequestError("bypassed needs the reason of a bypass")
+        toolchain, kernel, detail = (
+            str(message.get(name, ""))[:_MOST_WORDS] for name in ("toolchain", "kernel", "detail")
+        )
+        daemon = self._daemon
+        daemon.store.tally.outcome(Cache.BINARY, Outcome.BYPASS, reason)
+        job = Job(toolchain, "", (), (), (), (), kernel=kernel)
+        answer = Answer(Outcome.BYPASS, "", reason, detail)
+        daemon.service.memory.note(Asked.of(Cache.BINARY, job, answer, time.time()))
+        return {}
 
     async def stop(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Begin to stop; ``now`` does not wait for running compiles."""

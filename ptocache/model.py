@@ -150,7 +150,11 @@ class Step(NamedTuple):
     depfile: str = ""
     """The dependency file that the step writes; empty if it opens nothing undeclared."""
     env: tuple[tuple[str, str], ...] = ()
-    """Variables that follow from the installation, added to those of the job."""
+    """Variables that follow from the installation or the job, added to those of the job; they win over
+    the constants of every compile, except ``TMPDIR``."""
+    cwd: str = ""
+    """Where it runs, if not in the private directory: for a command whose output depends on that. All that
+    it opens there must be found out by :meth:`~ptocache.toolchain.Toolchain.discover`."""
 
 
 class Discovery(NamedTuple):

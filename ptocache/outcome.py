@@ -9,7 +9,13 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Outcome(IntEnum):
+class _Number(IntEnum):
+    """A storage number with a name; as a key it is its number, and found as fast."""
+
+    __hash__ = int.__hash__
+
+
+class Outcome(_Number):
     """Every request ends as exactly one of these; their sum is the number of requests."""
 
     MEMORY_HIT = 0
@@ -31,7 +37,7 @@ class Outcome(IntEnum):
         return self <= Outcome.REMOTE_HIT
 
 
-class Cache(IntEnum):
+class Cache(_Number):
     """Which of the two caches a request addressed."""
 
     BINARY = 0
@@ -43,7 +49,7 @@ class Cache(IntEnum):
         return self.name.lower()
 
 
-class Event(IntEnum):
+class Event(_Number):
     """What is counted beside the outcome of a request (a request may cause none or several)."""
 
     CORRUPT = 0
@@ -61,7 +67,7 @@ class Event(IntEnum):
         return self.name.lower()
 
 
-class Reason(IntEnum):
+class Reason(_Number):
     """Why a request was a bypass or a failure, or why an event happened."""
 
     NONE = 0
@@ -96,6 +102,10 @@ class Reason(IntEnum):
     """The tool gave no list of the inputs it opened."""
     LEASE_LOST = 15
     """The lease to build a kernel had gone on to another: its holder was stopped, or took too long."""
+    NOT_A_COMPILE = 16
+    """A wrapped command asks for something else than an object or a shared object of one source."""
+    COMMAND_FORM = 17
+    """A wrapped command has a form that is not understood for sure (several sources, standard input)."""
     # Failure: no usable result.
     COMPILE_FAILED = 32
     """The tool exited non-zero."""

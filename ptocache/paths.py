@@ -12,11 +12,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 
 from .errors import BadRequestError, PeerRefusedError
+from .hashing import sha256_hex
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _usable(directory: str) -> bool:
 
 
 def _id(root: str) -> str:
-    return hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16]
+    return sha256_hex(os.fsencode(os.path.realpath(root)))[:16]
 
 
 def default_root(env: Mapping[str, str]) -> str:

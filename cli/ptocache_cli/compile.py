@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
-from typer.core import TyperCommand
 
 from ptocache.client import Client
 from ptocache.errors import BadRequestError, PtocacheError
 
 from . import exits, render, screen
+from .passing import PassedOn, passed_on
 from .session import SocketPath, StoreDirectory, examples, settings_of
 
 if TYPE_CHECKING:
@@ -20,32 +20,15 @@ if TYPE_CHECKING:
 
     from ptocache.result import Result
 
-_REST = "ptocache_cli.compile.rest"
 _SUFFIXES = {"shared": ".so", "object": ".o"}
 """Output name → suffix of the file; any other output gets its own name as the suffix."""
-
-
-class _PassedOn(TyperCommand):
-    """A command that keeps what follows ``--`` as it is, for the tool."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if "--" in args:
-            at = args.index("--")
-            args, ctx.meta[_REST] = args[:at], args[at + 1 :]
-        try:
-            found: list[str] = super().parse_args(ctx, args)
-        except Exception as error:
-            if hasattr(error, "option_name") and hasattr(error, "message"):
-                error.message += " (options for the tool go after --)"
-            raise
-        return found
 
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
     app.command(
         "compile",
-        cls=_PassedOn,
+        cls=PassedOn,
         epilog=examples(
             "ptocache compile saxpy.c -- -O3 -march=native     makes ./saxpy.so",
             "ptocache compile saxpy.c --kind object --option=-O3 --output build/saxpy.o",
@@ -109,7 +92,7 @@ def compile_files(
     """
     settings = settings_of(directory, socket, reachable=False)
     places = _Places(files, output, tuple(kind or ()))
-    options = (*(option or ()), *ctx.meta.get(_REST, ()))
+    options = (*(option or ()), *passed_on(ctx))
     report = _Report(as_json=as_json, explain=explain, quiet=quiet)
     with Client(settings) as client:
         jobs = [

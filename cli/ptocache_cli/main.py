@@ -12,8 +12,9 @@ from typer.core import TyperGroup
 from ptocache import __version__
 
 from . import compile as compile_command
-from . import demo, doctor, exits, explain, screen, serve, store, verify
+from . import demo, doctor, exits, explain, screen, serve, shims, store, verify
 from . import inspect as inspect_command
+from . import run as run_command
 
 _HELP = """A cache for compiled kernels, served by one small daemon of your own.
 
@@ -80,7 +81,9 @@ def _options(
     pass
 
 
-for _part in (compile_command, serve, store, verify, explain, inspect_command, doctor, demo):
+for _part in (
+    compile_command, run_command, shims, serve, store, verify, explain, inspect_command, doctor, demo,
+):  # fmt: skip
     _part.register(app)
 
 

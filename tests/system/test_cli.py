@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.harness import DaemonProcess
 
 COMMANDS = (
-    "compile", "serve", "status", "stop", "stats", "gc", "invalidate", "show", "verify", "explain", "inspect", "doctor",
+    "compile", "run", "wrap", "shims", "serve", "status", "stop", "stats", "gc", "invalidate", "show", "verify", "explain", "inspect", "doctor",
     "demo",
 )  # fmt: skip
 CLI_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"

@@ -14,6 +14,8 @@ REASONS = {
     "time_macro": 5, "unseen_input": 6, "toolchain_changed": 7, "input_changed": 8, "read_only": 9,
     "too_large": 10, "invalidated": 11, "path_leak": 12, "store_failed": 13, "no_dependencies": 14,
     "lease_lost": 15,
+    "not_a_compile": 16,
+    "command_form": 17,
     "compile_failed": 32, "remembered_failure": 33, "step_timeout": 34, "step_killed": 35,
     "output_rejected": 36, "cancelled": 37, "tool_not_found": 38, "bad_request": 39, "system": 40,
     "internal": 41, "checksum": 64, "truncated": 65, "missing": 66, "not_a_file": 67,

@@ -15,6 +15,7 @@ from ptocache.model import Discovery, Installation, Job, Output, Prepared, Step
 from ptocache.toolchain import judge_each
 from ptocache_cann import arch, bisheng
 from ptocache_cann.installation import BISHENG, LINKER, SEARCH, locate
+from ptocache_cfamily import command
 from ptocache_cfamily.toolchain import CFamilyToolchain
 
 if TYPE_CHECKING:
@@ -43,14 +44,19 @@ class AscendCToolchain(CFamilyToolchain):
 
     def flavour(self, job: Job) -> str:
         """Only a device executable needs ld.lld."""
+        if command.is_command(job):
+            return bisheng.command_flavour(job)
         return "link" if AIBIN in (job.outputs or (AIBIN,)) else ""
 
     def locate(self, env: Mapping[str, str], probe: Probe, flavour: str) -> Installation:
         """bisheng, and ld.lld for a link, with their installation."""
-        return locate(env, probe, (BISHENG, LINKER) if flavour else (BISHENG,))
+        wanted = bisheng.commanded(flavour)
+        return locate(env, probe, wanted or ((BISHENG, LINKER) if flavour else (BISHENG,)))
 
     def prepare(self, job: Job, installation: Installation) -> Prepared:
         """Outputs and arch explicit, options parsed and canonical."""
+        if command.is_command(job):
+            return command.prepare(job, bisheng.command_tool(installation), bisheng.ENV)
         outputs = tuple(sorted(set(job.outputs or (AIBIN,))))
         unknown = sorted(set(outputs) - {AIBIN, OBJECT, SHARED})
         if unknown:
@@ -84,6 +90,8 @@ class AscendCToolchain(CFamilyToolchain):
     ) -> tuple[Step, ...]:
         """A device compile and its link, a host compile and its link: those that are wanted."""
         job = prepared.job
+        if command.is_command(job):
+            return command.plan(prepared, bisheng.command_tool(installation), workdir)
         options = bisheng.read_options(job.options, installation, job.cwd)
         device = arch.understood(job.arch).option
         words = (*_ALWAYS, device, *_language(job), *options.compile)
@@ -109,6 +117,8 @@ class AscendCToolchain(CFamilyToolchain):
 
     def collect(self, prepared: Prepared) -> Mapping[str, str]:
         """Where the outputs lie."""
+        if command.is_command(prepared.job):
+            return command.collect(prepared)
         files = {
             AIBIN: _AIBIN_FILE,
             OBJECT: _host_source(prepared.job).object,
@@ -126,12 +136,18 @@ class AscendCToolchain(CFamilyToolchain):
     ) -> Discovery:
         """Headers outside of the installation, and the places where they might have been."""
         job = prepared.job
+        if command.is_command(job):
+            tool = bisheng.command_tool(installation)
+            return command.discover(prepared, tool, depfiles, files, workdir)
         sources = (_device_source(job), _host_source(job))
         return bisheng.discover(job, job.options, sources, installation, depfiles, files, workdir)
 
     def validate(self, prepared: Prepared, outputs: tuple[Output, ...]) -> None:
         """Whole images for the device that was asked for, with the symbols that were asked for."""
         job = prepared.job
+        if command.is_command(job):
+            command.validate(prepared, outputs)
+            return
         device = arch.understood(job.arch).device
 
         def judge(output: Output) -> None:

@@ -17,6 +17,7 @@ from ptocache.includes import parse_depfile
 from ptocache.manifest import covering
 from ptocache.model import Installation, Job, Step
 from ptocache.outcome import Reason
+from ptocache_cfamily import command
 from ptocache_cfamily.discovery import (
     EPOCH,
     INCLUDE_VARIABLES,
@@ -29,7 +30,16 @@ from ptocache_cfamily.discovery import (
 )
 from ptocache_cfamily.options import SEPARATE_TEXTS, Dialect, Options, parse
 
-from .installation import BISHENG, LINKER, expand, invoked, shorten, tool_environment
+from .installation import (
+    BISHENG,
+    COMPILERS,
+    LINKER,
+    PTOAS,
+    expand,
+    invoked,
+    shorten,
+    tool_environment,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,6 +62,37 @@ DIALECT = Dialect(
 # Of an object that is still to be linked, the device images may stand in either.
 _IMAGE_SECTIONS = (elf.FAT_SECTION, "__aicore_rel_binary")
 _DEVICE_LINK_WORDS = ("-m", "aicorelinux", "-Ttext", "0", "--no-mmap-output-file")
+
+
+_COMMAND = "command:"
+
+
+def command_flavour(job: Job) -> str:
+    """The flavour of a command (:mod:`ptocache_cfamily.command`): its tool alone is needed.
+
+    Raises :class:`~ptocache.errors.BadRequestError` for a tool of another name.
+    """
+    name = os.path.basename(command.read(job).tool)
+    if name not in (*COMPILERS, PTOAS):
+        raise BadRequestError(f"{name or 'nothing'} is no tool of this toolchain")
+    return _COMMAND + name
+
+
+def commanded(flavour: str) -> tuple[str, ...]:
+    """The tool of such a flavour; none for any other."""
+    return (flavour[len(_COMMAND) :],) if flavour.startswith(_COMMAND) else ()
+
+
+def command_tool(installation: Installation) -> command.Tool:
+    """The tool of an installation that was located for a command."""
+    roles = {file.role for file in installation.files}
+    return command.Tool(
+        path=installation.path(next(name for name in (*COMPILERS, PTOAS) if name in roles)),
+        include_dirs=tuple(installation.local.get("include_dirs", ())),
+        lists_linked=bool(installation.facts.get("linker_lists")),
+        env=tool_environment(installation),
+        covered=covering(installation.trees),
+    )
 
 
 class Source(NamedTuple):

@@ -38,6 +38,8 @@ SEARCH = (*ROOT_VARIABLES, "BISHENG_HOME", "PTOAS_ROOT", "PATH")
 BISHENG = "bisheng"
 LINKER = "ld.lld"
 PTOAS = "ptoas"
+COMPILERS = (BISHENG, "bisheng++", "ccec")
+"""The names under which the compiler is met."""
 CANN_TREE = "tree:cann"
 
 # Folders of a root in which tools are met, in the layouts of the wild.
@@ -84,7 +86,7 @@ class Tool(NamedTuple):
 
 
 def locate(env: Mapping[str, str], probe: Probe, wanted: tuple[str, ...]) -> Installation:
-    """The installation, with the tools ``wanted`` out of :data:`BISHENG`, :data:`LINKER` and
+    """The installation, with the tools ``wanted`` out of :data:`COMPILERS`, :data:`LINKER` and
     :data:`PTOAS`.
 
     Raises :class:`~ptocache.errors.ToolNotFoundError` with every place that was looked at.
@@ -154,7 +156,7 @@ class _Search:
         if name != PTOAS:
             self._add_config_files(name, tool.path)
             self._add_family(tool.path)
-        if name == BISHENG:
+        if name in COMPILERS:
             self._describe_compiler(tool.path)
 
     def result(self) -> Installation:
@@ -349,6 +351,8 @@ class _Search:
         except (OSError, TimeoutError) as error:
             self._doubt(f"{path} does not say where it looks for headers: {error}")
             text = options = ""
+        if _SEARCH_TITLE not in text:
+            self._doubt(f"{path} does not say where it looks for headers")
         _, _, tail = text.partition(_SEARCH_TITLE)
         lines = tail.partition("End of search list.")[0].splitlines()
         directories = [os.path.normpath(line.strip()) for line in lines if line.strip()]

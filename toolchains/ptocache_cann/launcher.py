@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ptocache.errors import ToolNotFoundError
 from ptocache.model import ToolFile, Tree
 from ptocache.toolchain import COMPILE_PATH
+from ptocache_cfamily.programs import is_shim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -133,7 +134,7 @@ class Python(NamedTuple):
 
 def is_cache(path: str) -> bool:
     """True for another cache that stands in a compiler's place under its name."""
-    return os.path.basename(os.path.realpath(path)) in _LAUNCHERS
+    return os.path.basename(os.path.realpath(path)) in _LAUNCHERS or is_shim(path)
 
 
 def is_script(path: str) -> bool:

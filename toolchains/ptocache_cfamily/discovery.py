@@ -133,6 +133,25 @@ def judge_sources(prepared: Prepared, scans: Mapping[str, Scan]) -> Prepared:
     return prepared
 
 
+def earlier_libraries(
+    names: Iterable[str], directories: Iterable[str], opened: Iterable[str]
+) -> Iterable[str]:
+    """Places that come before the libraries that a linker opened: it looks for ``names`` (operands of
+    ``-l``) in ``directories``, in order."""
+    known = set(opened)
+    directories = tuple(directories)
+    for name in dict.fromkeys(names):
+        files = (name[1:],) if name.startswith(":") else (f"lib{name}.so", f"lib{name}.a")
+        earlier: list[str] = []
+        for directory in directories:
+            places = [os.path.join(directory, file) for file in files]
+            hit = next((place for place in places if place in known), None)
+            if hit is not None:
+                yield from (*earlier, *places[: places.index(hit)])
+                break
+            earlier += places
+
+
 def canonical_path_list(text: str, cwd: str) -> str:
     """A list of directories with canonical members; an empty or relative one counts from ``cwd``."""
     return os.pathsep.join(

@@ -106,6 +106,9 @@ class Options(NamedTuple):
     """The first option whose effect the key would not see; empty if there is none."""
 
 
+NO_OPTIONS = Options((), (), (), (), (), (), (), (), (), (), False, (), False, "")
+
+
 def parse(options: tuple[str, ...], cwd: str, dialect: Dialect = HOST) -> Options:
     """Read driver options; relative paths count from ``cwd``.
 

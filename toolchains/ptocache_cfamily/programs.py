@@ -14,12 +14,24 @@ if TYPE_CHECKING:
 
     from ptocache.toolchain import Probe
 
+SHIM_MARK = b"ptocache-shim"
+"""In the first bytes of such a launcher; :mod:`ptocache.integrations.wrap` writes it."""
+_HEAD_BYTES = 1024
 _LOADED = re.compile(r"^\s*(?:\S+ => )?(/\S+) \(0x", re.MULTILINE)
 
 
 def is_program(path: str) -> bool:
     """True for a file that this user may run."""
     return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
+def is_shim(path: str) -> bool:
+    """True for a launcher of ptocache itself that stands in a compiler's place (``ptocache shims``)."""
+    try:
+        with open(path, "rb") as file:
+            return SHIM_MARK in file.read(_HEAD_BYTES)
+    except OSError:
+        return False
 
 
 def on_path(name: str, path: str) -> Iterable[str]:

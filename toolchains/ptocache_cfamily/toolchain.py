@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ptocache.includes import companions
 from ptocache.toolchain import BaseToolchain
 
+from .command import runs_on_source
 from .discovery import judge_sources
 
 if TYPE_CHECKING:
@@ -28,6 +29,6 @@ class CFamilyToolchain(BaseToolchain):
     ) -> Mapping[str, str]:
         """What quoted includes find in the source's own directory."""
         directory = prepared.job.source_dir
-        if not directory:
+        if not directory or runs_on_source(prepared.job):
             return {}
         return companions(scans, directory, files.scan, files.exists, files.entries)

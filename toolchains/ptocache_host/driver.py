@@ -12,7 +12,7 @@ from ptocache.errors import ToolNotFoundError
 from ptocache.model import Installation, ToolFile
 from ptocache.toolchain import COMPILE_PATH
 from ptocache_cfamily.options import is_unseen
-from ptocache_cfamily.programs import is_program, loaded_libraries, on_path
+from ptocache_cfamily.programs import is_program, is_shim, loaded_libraries, on_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +34,8 @@ class Found(NamedTuple):
     path: str
     prefix: tuple[str, ...]
     absent: tuple[str, ...]
+    shims: tuple[str, ...] = ()
+    """Earlier places that hold launchers of ptocache itself."""
 
 
 def find(language: str, env: Mapping[str, str]) -> Found:
@@ -48,11 +50,15 @@ def find(language: str, env: Mapping[str, str]) -> Found:
     if words:
         names, prefix = (words[0],), tuple(words[1:])
     absent: list[str] = []
+    shims: list[str] = []
     for name in names:
         for place in _places(name, env.get("PATH", "")):
-            if is_program(place):
-                return Found(place, prefix, tuple(absent))
-            absent.append(place)
+            if not is_program(place):
+                absent.append(place)
+            elif is_shim(place):
+                shims.append(place)
+            else:
+                return Found(place, prefix, tuple(absent), tuple(shims))
     raise ToolNotFoundError(
         f"no {'C++' if language == 'c++' else 'C'} compiler was found",
         hint=f"install one of {', '.join(LANGUAGES[language][1])}, or set {variable}; "
@@ -62,9 +68,14 @@ def find(language: str, env: Mapping[str, str]) -> Found:
 
 
 def locate(
-    languages: tuple[str, ...], link: bool, env: Mapping[str, str], probe: Probe
+    languages: tuple[str, ...],
+    link: bool,
+    env: Mapping[str, str],
+    probe: Probe,
+    path: str = COMPILE_PATH,
 ) -> Installation:
-    """The installation that jobs in these languages need, with or without a link."""
+    """The installation that jobs in these languages need, with or without a link. ``path``: the ``PATH``
+    of its runs, on which a driver looks for programs that it does not bring."""
     files: dict[str, ToolFile] = {}
     absent: list[str] = []
     facts: dict[str, Any] = {}
@@ -80,6 +91,7 @@ def locate(
                 f"{LANGUAGES[language][0]} holds {unseen}, which brings in what nobody lists"
             )
         absent += found.absent
+        directories.update(map(os.path.dirname, found.shims))
         files[language] = ToolFile(language, found.path, True)
         front = _describe(driver, language, probe)
         own_banner = front.pop("banner")
@@ -87,10 +99,10 @@ def locate(
         # A folder of the compiler's own search that is not there yet may be there tomorrow.
         directories.update(front.pop("missing_dirs"))
         facts[language] = {**front, "prefix": list(found.prefix)}
-        local[language] = {"native": _native(driver, language, probe)}
+        local[language] = {"native": _native(driver, language, probe), "path": path}
         programs = (_FRONT_ENDS[language], "as", *(_LINK_PROGRAMS if link else ()))
         for program in programs:
-            _add_program(files, directories, driver, program, probe)
+            _add_program(files, directories, driver, program, probe, path)
         if link:
             facts[language]["linker"] = _describe_linker(driver, files, probe)
     for file in list(files.values()):
@@ -198,17 +210,18 @@ def _add_program(
     driver: tuple[str, ...],
     program: str,
     probe: Probe,
+    path: str,
 ) -> None:
     if program in files:
         return
     answer = probe((*driver, f"-print-prog-name={program}")).stdout.strip()
-    for path in _places(answer, COMPILE_PATH) if answer else ():
-        if is_program(path):
+    for place in _places(answer, path) if answer else ():
+        if is_program(place):
             # The link-time optimiser only runs for jobs that ask for it; its own checks are enough.
-            files[program] = ToolFile(program, path, not program.startswith("lto"))
+            files[program] = ToolFile(program, place, not program.startswith("lto"))
             return
-        # Earlier places of our own search path: watched, and looked at around each compile.
-        directories.add(os.path.dirname(path))
+        # Earlier places of the search path: watched, and looked at around each compile.
+        directories.add(os.path.dirname(place))
 
 
 def _describe_linker(

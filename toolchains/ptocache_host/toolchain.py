@@ -10,7 +10,8 @@ from ptocache.errors import BadRequestError
 from ptocache.includes import parse_depfile
 from ptocache.model import Discovery, Installation, Job, Output, Prepared, Step
 from ptocache.outcome import Reason
-from ptocache.toolchain import judge_each
+from ptocache.toolchain import COMPILE_PATH, judge_each
+from ptocache_cfamily import command
 from ptocache_cfamily.discovery import (
     EPOCH,
     INCLUDE_VARIABLES,
@@ -18,6 +19,7 @@ from ptocache_cfamily.discovery import (
     Places,
     canonical_path_list,
     discovery,
+    earlier_libraries,
     looked_at,
     path_list,
     search_path,
@@ -38,6 +40,7 @@ OBJECT = "object"
 _SUFFIXES = {
     ".c": "c", ".cc": "c++", ".cpp": "c++", ".cxx": "c++", ".c++": "c++", ".C": "c++", ".CPP": "c++",
 }  # fmt: skip
+_COMMAND = "command"
 _LINK_STEP = "link"
 _LINK_DEPFILE = "link.d"
 _SHARED_FILE = "out.so"
@@ -68,8 +71,13 @@ class HostToolchain(CFamilyToolchain):
     FLAVOURS = ("c", "c++", "c,link", "c++,link")
 
     def flavour(self, job: Job) -> str:
-        """Languages, and whether a link is needed: a C object does not depend on g++ or ld."""
-        languages = {source.language for source in _sources(job)} or {"c"}
+        """Languages, and whether a link is needed: a C object does not depend on g++ or ld. A job without
+        inputs is a kernel that its framework builds: with the C++ compiler, if the framework names one."""
+        if command.is_command(job):
+            asked = command.read(job)
+            return ",".join([_COMMAND, asked.language, *(["link"] if asked.links else [])])
+        unnamed = "c++" if not job.inputs and dict(job.env).get("CXX") else "c"
+        languages = {source.language for source in _sources(job)} or {unnamed}
         linked = ["link"] if SHARED in (job.outputs or (SHARED,)) else []
         return ",".join([*sorted(languages), *linked])
 
@@ -77,10 +85,17 @@ class HostToolchain(CFamilyToolchain):
         """Find the driver and, by asking it, everything that it calls."""
         parts = flavour.split(",")
         languages = tuple(part for part in parts if part in driver.LANGUAGES)
-        return driver.locate(languages, "link" in parts, env, probe)
+        # A command finds its assembler and linker where its caller does.
+        path = env.get("PATH", "") if _COMMAND in parts else COMPILE_PATH
+        return driver.locate(languages, "link" in parts, env, probe, path)
 
     def prepare(self, job: Job, installation: Installation) -> Prepared:
         """Options parsed and canonical, outputs and arch explicit, ``native`` resolved for the key."""
+        if command.is_command(job):
+            tool = _tool(job, installation)
+            return command.prepare(
+                job, tool, self.ENV, arch=_target(installation), native=_native(installation)
+            )
         outputs = job.outputs or (SHARED,)
         unknown = sorted(set(outputs) - {SHARED, OBJECT})
         if unknown:
@@ -133,6 +148,8 @@ class HostToolchain(CFamilyToolchain):
     ) -> tuple[Step, ...]:
         """One compile a source, and a link if a shared object is wanted."""
         job = prepared.job
+        if command.is_command(job):
+            return command.plan(prepared, _tool(job, installation), workdir)
         options = parse(job.options, job.cwd)
         sources = _sources(job)
         steps = [_compile_step(job, source, options, installation, workdir) for source in sources]
@@ -142,6 +159,8 @@ class HostToolchain(CFamilyToolchain):
 
     def collect(self, prepared: Prepared) -> Mapping[str, str]:
         """Where the outputs lie."""
+        if command.is_command(prepared.job):
+            return command.collect(prepared)
         files = {SHARED: _SHARED_FILE, OBJECT: _sources(prepared.job)[0].object}
         return {name: files[name] for name in prepared.job.outputs}
 
@@ -155,6 +174,8 @@ class HostToolchain(CFamilyToolchain):
     ) -> Discovery:
         """Headers, and the places where they might have been; libraries, and the same for them."""
         job = prepared.job
+        if command.is_command(job):
+            return command.discover(prepared, _tool(job, installation), depfiles, files, workdir)
         options = parse(job.options, job.cwd)
         place = Places(job, workdir, files)
         looked = [
@@ -172,6 +193,9 @@ class HostToolchain(CFamilyToolchain):
 
     def validate(self, prepared: Prepared, outputs: tuple[Output, ...]) -> None:
         """An ELF of this machine, whole, with the symbols that were asked for."""
+        if command.is_command(prepared.job):
+            command.validate(prepared, outputs)
+            return
         kinds = {SHARED: ("DYN",), OBJECT: ("REL",)}
 
         def judge(output: Output) -> None:
@@ -183,6 +207,22 @@ class HostToolchain(CFamilyToolchain):
             )
 
         judge_each(outputs, judge)
+
+
+def _tool(job: Job, installation: Installation) -> command.Tool:
+    language = command.read(job).language
+    facts, linker = installation.facts[language], _linker(installation)
+    library_dirs = linker.get("library_dirs", ())
+    assert isinstance(library_dirs, (list, tuple))
+    return command.Tool(
+        path=installation.path(language),
+        include_dirs=tuple(facts["include_dirs"]),
+        library_dirs=tuple(library_dirs),
+        default_libraries=_DEFAULT_LIBRARIES,
+        lists_linked=bool(linker.get("dependency_file")),
+        quiet=("-Qunused-arguments",) if facts["family"] == "clang" else (),
+        env=(("PATH", str(installation.local[language]["path"])),),
+    )
 
 
 def _sources(job: Job) -> tuple[_Source, ...]:
@@ -295,13 +335,4 @@ def _earlier_libraries(
     directories = (
         *options.library_dirs, *path_list(dict(job.env).get("LIBRARY_PATH", "")), *own,
     )  # fmt: skip
-    known = set(opened)
-    for name in dict.fromkeys((*options.names, *_DEFAULT_LIBRARIES)):
-        earlier: list[str] = []
-        for directory in directories:
-            places = [os.path.join(directory, f"lib{name}{suffix}") for suffix in (".so", ".a")]
-            hit = next((place for place in places if place in known), None)
-            if hit is not None:
-                yield from (*earlier, *places[: places.index(hit)])
-                break
-            earlier += places
+    return earlier_libraries((*options.names, *_DEFAULT_LIBRARIES), directories, opened)

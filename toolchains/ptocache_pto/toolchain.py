@@ -25,6 +25,7 @@ from ptocache_cann.installation import (
     locate,
     tool_environment,
 )
+from ptocache_cfamily import command
 from ptocache_cfamily.toolchain import CFamilyToolchain
 
 from . import front
@@ -68,6 +69,8 @@ class PtoToolchain(CFamilyToolchain):
         inputs (a kernel that its framework builds) may need either."""
         if not job.inputs:
             return "bisheng,isa,ptoas"
+        if command.is_command(job):
+            return bisheng.command_flavour(job)
         suffix = _suffix(job)
         parts = []
         if set(job.outputs or (AIBIN,)) - {CPP}:
@@ -81,8 +84,8 @@ class PtoToolchain(CFamilyToolchain):
     def locate(self, env: Mapping[str, str], probe: Probe, flavour: str) -> Installation:
         """The tools of the flavour, with everything that belongs to them."""
         parts = flavour.split(",")
-        wanted = [name for name in (BISHENG, PTOAS) if name in parts]
-        installation = locate(env, probe, tuple(wanted))
+        wanted = tuple(name for name in (BISHENG, PTOAS) if name in parts)
+        installation = locate(env, probe, bisheng.commanded(flavour) or wanted)
         if "front" in parts:
             installation = front.added_to(installation, env, probe)
         root = env.get(_ISA_VARIABLE, "")
@@ -94,6 +97,8 @@ class PtoToolchain(CFamilyToolchain):
 
     def prepare(self, job: Job, installation: Installation) -> Prepared:
         """Outputs and arch explicit, options split by their readers and canonical."""
+        if command.is_command(job):
+            return command.prepare(job, bisheng.command_tool(installation), bisheng.ENV)
         outputs = tuple(sorted(set(job.outputs or (AIBIN,))))
         unknown = sorted(set(outputs) - set(_OUTPUTS))
         if unknown:
@@ -144,6 +149,8 @@ class PtoToolchain(CFamilyToolchain):
     ) -> tuple[Step, ...]:
         """The steps of the chain that the outputs need, from the kind of input on."""
         job = prepared.job
+        if command.is_command(job):
+            return command.plan(prepared, bisheng.command_tool(installation), workdir)
         device, words = pto_options.split(job)
         suffix, source = _suffix(job), _source(job)
         steps: list[Step] = []
@@ -180,6 +187,8 @@ class PtoToolchain(CFamilyToolchain):
 
     def collect(self, prepared: Prepared) -> Mapping[str, str]:
         """Where the outputs lie; the device images are taken out of the linked image."""
+        if command.is_command(prepared.job):
+            return command.collect(prepared)
         files = {CPP: _CPP_FILE, FATOBJ: _OBJECT_FILE, IMAGE: _IMAGE_FILE, AIBIN: _IMAGE_FILE}
         return {name: files[name] for name in prepared.job.outputs}
 
@@ -194,7 +203,7 @@ class PtoToolchain(CFamilyToolchain):
 
     def judge_inputs(self, prepared: Prepared, scans: Mapping[str, Scan]) -> Prepared:
         """Only C++ sources are judged."""
-        if _suffix(prepared.job) in _CPP_SUFFIXES:
+        if _reads_headers(prepared.job):
             return super().judge_inputs(prepared, scans)
         return prepared
 
@@ -202,7 +211,7 @@ class PtoToolchain(CFamilyToolchain):
         self, prepared: Prepared, scans: Mapping[str, Scan], files: Files
     ) -> Mapping[str, str]:
         """Only C++ sources have something beside them."""
-        if _suffix(prepared.job) in _CPP_SUFFIXES:
+        if _reads_headers(prepared.job):
             return super().beside(prepared, scans, files)
         return {}
 
@@ -216,6 +225,9 @@ class PtoToolchain(CFamilyToolchain):
     ) -> Discovery:
         """Headers, and the modules that the front end imported; ptoas opens nothing but its input."""
         job = prepared.job
+        if command.is_command(job):
+            tool = bisheng.command_tool(installation)
+            return command.discover(prepared, tool, depfiles, files, workdir)
         _, words = pto_options.split(job)
         suffix = _suffix(job)
         source = _source(job) if suffix in _CPP_SUFFIXES else _CPP_FILE
@@ -231,6 +243,9 @@ class PtoToolchain(CFamilyToolchain):
     def validate(self, prepared: Prepared, outputs: tuple[Output, ...]) -> None:
         """Whole images for the device that was asked for, with the symbols that were asked for."""
         job = prepared.job
+        if command.is_command(job):
+            command.validate(prepared, outputs)
+            return
         device = arch.understood(job.arch).device
 
         def judge(output: Output) -> None:
@@ -302,6 +317,12 @@ def _source(job: Job) -> str:
             hint=f"known suffixes: {', '.join(known)}",
         )
     return found[0]
+
+
+def _reads_headers(job: Job) -> bool:
+    if command.is_command(job):
+        return command.read(job).reads_headers
+    return _suffix(job) in _CPP_SUFFIXES
 
 
 def _suffix(job: Job) -> str:
