@@ -13,15 +13,17 @@ ROOTS   := @site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path
            rm -f "$$site"/__editable__*ptocache* && \
            printf '%s\n' "$(CURDIR)" "$(CURDIR)/toolchains" "$(CURDIR)/cli" > "$$site/ptocache_roots.pth"
 
-.PHONY: demo test lint format types bench docs soak clean help
+.PHONY: demo test test-frameworks lint format types bench docs soak mutants clean help
 
 help:
 	@echo "make demo     compile real kernels through the cache, cold and warm, and check their results"
 	@echo "make test     every test (about 6 minutes on 2 cores)"
+	@echo "make test-frameworks   the same with the real TileLang and Triton, in an environment of its own"
 	@echo "make lint     ruff and mypy --strict"
 	@echo "make bench    the benchmarks, as ratios against named rivals of the same run"
 	@echo "make docs     check the links and commands of the documentation"
-	@echo "make soak     the property and fault tests with a large budget"
+	@echo "make soak     the property and fault tests with a large budget, then 100,000 requests amid faults"
+	@echo "make mutants  versions with a known fault, each of which a test must catch"
 
 $(VENV)/base: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -54,6 +56,17 @@ demo: $(VENV)/base
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n $(JOBS)
 
+# The real frameworks want gigabytes, and Pythons for which they have wheels: an environment of their own.
+FRAMEWORKS        := .venv-frameworks
+FRAMEWORKS_PYTHON ?= $(PYTHON)
+
+$(FRAMEWORKS)/ready: tests/frameworks/set_up.sh pyproject.toml
+	@tests/frameworks/set_up.sh $(FRAMEWORKS_PYTHON) $(FRAMEWORKS)
+	@touch $@
+
+test-frameworks: $(FRAMEWORKS)/ready
+	$(FRAMEWORKS)/bin/python -m pytest -n 2 tests/frameworks
+
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -69,6 +82,7 @@ bench: $(VENV)/base
 	$(BIN)/python -m bench.identity
 	$(BIN)/python -m bench.large_store
 	$(BIN)/python -m bench.storm
+	$(BIN)/python -m bench.wrap
 
 docs: $(VENV)/dev
 	$(BIN)/python -m pytest -q tests/system/test_docs.py
@@ -79,9 +93,13 @@ soak: $(VENV)/dev
 	  PTOCACHE_FUZZ_MUTANTS=240000 PTOCACHE_SEARCH_EXAMPLES=10000 \
 	  PTOCACHE_DEATH_POINTS=all PTOCACHE_FLIPS=3000 \
 	  PTOCACHE_FLOOD_CONNECTIONS=10000 PTOCACHE_FUZZ_FRAMES=20000 PTOCACHE_LARGEST_MIB=300 \
+	  PTOCACHE_START_ROUNDS=50 \
 	  $(BIN)/python -m pytest -n $(JOBS) --timeout 3600 \
 	  tests/property tests/faults tests/system/test_large_outputs.py
 	$(BIN)/python -m tests.soak.run
 
+mutants: $(VENV)/dev
+	$(BIN)/python -m tests.mutants.run
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The folder that ``ptocache run`` puts first on ``PYTHONPATH``: Python imports ``sitecustomize`` from it."""
