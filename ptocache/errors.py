@@ -204,7 +204,8 @@ class UnknownEntryError(PtocacheError, KeyError):
 
 
 class PtocacheWarning(UserWarning):
-    """Said once per process and cause: ptocache stepped aside and the caller compiled by itself."""
+    """Said once per client and cause: ptocache stepped aside and the caller compiled by itself, or a
+    toolchain that is not identified is compiled with and nothing is stored."""
 
 
 def _family(root: type[PtocacheError]) -> dict[str, type[PtocacheError]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from typing import TYPE_CHECKING
@@ -17,13 +18,21 @@ from .toolchain import Registry
 from .wire import parse_request, request_document
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from .config import Settings
+    from .toolchain import ProbeResult
     from .wire import Request
+
+
+def _probe(argv: tuple[str, ...], env: Mapping[str, str] = {}) -> ProbeResult:
+    return probe(argv, env, scratch=_scratch())
+
 
 _contents = Contents()
 _registry: Registry | None = None
 # Reading thousands of files to identify what makes a result that nobody stores would be for nothing.
-_identities = Identities(_contents, probe, options=Options(read=False))
+_identities = Identities(_contents, _probe, options=Options(read=False))
 
 
 def compile_alone(request: Request, data: dict[str, bytes], settings: Settings) -> Answer:
@@ -84,7 +93,12 @@ def _compile(request: Request, data: dict[str, bytes], settings: Settings) -> An
 
 
 def _scratch() -> str:
-    for directory in (tempfile.gettempdir(), "/var/tmp", "/dev/shm"):
-        if os.access(directory, os.W_OK | os.X_OK):
-            return directory
-    return tempfile.gettempdir()
+    """Where private directories go. On a read-only system Python itself finds no place for them."""
+    places = tuple(_places())
+    return next((p for p in places if os.access(p, os.W_OK | os.X_OK)), places[0])
+
+
+def _places() -> Iterator[str]:
+    with contextlib.suppress(FileNotFoundError):
+        yield tempfile.gettempdir()
+    yield from ("/var/tmp", "/dev/shm")

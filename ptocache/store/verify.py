@@ -57,7 +57,8 @@ def verify(store: Store, after: int, *, fast: bool, heal: bool) -> Page:
             break
         last, entries, looked = row.id, entries + 1, looked + row.bytes
         found = _damage_of(store, row, fast, known)
-        if found is None:
+        # What was removed meanwhile lacks everything, and nobody will ask for it.
+        if found is None or not _is_there(store, row):
             continue
         damaged.append(found)
         if heal:
@@ -87,6 +88,14 @@ def _damage_of(store: Store, row: Row, fast: bool, known: set[str]) -> Damage | 
     except (OSError, sqlite3.Error) as error:
         return Damage(row, "", Reason.IO_ERROR, str(error))
     return None
+
+
+def _is_there(store: Store, row: Row) -> bool:
+    try:
+        return store.index.has_entry(row.id)
+    except sqlite3.Error:
+        # An index that cannot be read is damage, whatever became of this entry.
+        return True
 
 
 def _wrong_size(store: Store, blob: BlobRow) -> tuple[Reason, str] | None:

@@ -31,6 +31,8 @@ from ptocache.wire import INLINE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ptocache.store.index import Row
+
 SMALL = b"small output " * 100
 LARGE = os.urandom(1 << 10) * ((INLINE_BYTES >> 10) + 1)
 BLOCK = 4096
@@ -522,6 +524,23 @@ def test_closing_leaves_no_descriptor_open(tmp_path: Path) -> None:
 
 
 # --- eviction
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_entry_that_goes_while_everything_is_looked_at_is_no_damage(
+    fast: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_in_order(world, "ab")
+    rows_after = world.store.index.rows_after
+
+    def then_gone(after: int, limit: int) -> list[Row]:
+        rows = rows_after(after, limit)
+        world.store.remove(rows)
+        return rows
+
+    monkeypatch.setattr(world.store.index, "rows_after", then_gone)
+    page = verify(world.store, 0, fast=fast, heal=True)
+    assert (page.damaged, len(rows_after(0, 10))) == ((), 0)
 
 
 def publish_in_order(world: World, names: str) -> None:
