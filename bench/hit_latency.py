@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bench.common import finish, interleaved, private_daemon, show
 from ptocache import wire
 from ptocache.digest import Digest
-from ptocache.model import Answer, Artifact, Input, Job
+from ptocache.model import Answer, Artifact, Descriptor, Input, Job
 from ptocache.outcome import Outcome
 from ptocache.signature import SETTLE_NS
 
@@ -81,11 +81,14 @@ def messages(result: Result, source: bytes) -> tuple[dict[str, Any], dict[str, A
         ("object",), cwd=os.getcwd(), kernel="k",
     )  # fmt: skip
     artifacts = tuple(
-        Artifact(o.name, Digest(o.digest, o.size), o.mode, bytes(o.buffer) if not o.file else b"")
+        Artifact(
+            o.name, Digest(o.digest, o.size), o.mode, None if o.file else bytes(o.buffer), o.file
+        )
         for o in result.outputs.values()
     )
     answer = Answer(Outcome.MEMORY_HIT, result.key, artifacts=artifacts, identity=result.identity)
-    return wire.compile_message(0, wire.Request(job, {})), wire.answer_message(0, answer)[0]
+    message, _ = wire.answer_message(0, answer)
+    return wire.compile_message(0, wire.Request(job, {})), message
 
 
 def echo_client(
@@ -109,6 +112,8 @@ def echo_client(
     data = wire.pack(request)
     length = len(wire.pack(answer))
     reader = wire.Reader()
+    # The rival sends no descriptors: an answer that goes with some is read with one of ours.
+    instead = Descriptor(os.open(os.devnull, os.O_RDONLY))
 
     def bytes_only() -> None:
         connection.sendall(data)
@@ -118,9 +123,9 @@ def echo_client(
 
     def whole_messages() -> None:
         connection.sendall(wire.pack(request))
-        while (message := reader.next()) is None:
-            reader.feed(connection.recv(1 << 18))
-        wire.parse_answer(message, [])
+        while (message := reader.take(memoryview(connection.recv(1 << 18)))) is None:
+            pass
+        wire.parse_answer(message, [instead] * answer["fds"])
 
     return (whole_messages if read else bytes_only), child
 
@@ -137,9 +142,10 @@ class _Echo(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
-        while self._reader.next() is not None:
+        message = self._reader.take(memoryview(data))
+        while message is not None:
             self._transport.write(wire.pack(self._answer))
+            message = self._reader.next()
 
 
 def message_server(listener: socket.socket, request: int, answer: dict[str, Any]) -> None:

@@ -28,6 +28,8 @@ from .errors import (
 )
 from .kernel import Lease, material_of
 from .model import Answer, Descriptor, Input, Job, select
+from .outcome import Reason
+from .pending import PYTHON_VARIABLE, Pending, Repeats, process_environment, with_python
 from .result import DAEMON_TROUBLE, Result
 
 TYPE_CHECKING = False
@@ -38,41 +40,12 @@ if TYPE_CHECKING:
 
     from .kernel import Files, Material
     from .model import Environment
-
-    Source = bytes | str | os.PathLike[str]
+    from .pending import Source
 
 START_S = 20.0
-PYTHON_VARIABLE = "PTOCACHE_PYTHON"
 _IDLE_CONNECTIONS = 8
 _PACKAGE = os.path.dirname(__file__) + os.sep
 _BATCH = 256
-
-
-class Pending:
-    """A request on its way through :meth:`Client.compile_many`."""
-
-    __slots__ = ("data", "env", "given_to", "priority", "request", "started")
-
-    def __init__(
-        self, request: wire.Request, data: dict[str, bytes], env: Environment, priority: int
-    ) -> None:
-        self.priority = priority
-        self.request = request
-        """Without its environment: the daemon says which variables it wants."""
-        self.data = data
-        self.env = env
-        self.given_to: Connection | None = None
-        """Who has had the bytes of the inputs."""
-        self.started = time.perf_counter()
-
-    def message(self, number: int, connection: Connection, *, full: bool) -> dict[str, Any]:
-        """The message to send, with the bytes of the inputs if ``full``."""
-        patterns = connection.variables.get(self.request.job.toolchain, [])
-        job = self.request.job._replace(env=_with_python(select(patterns, self.env), patterns))
-        data = self.data if full else {}
-        return wire.compile_message(
-            number, self.request._replace(job=job, data=data), self.priority
-        )
 
 
 _Asked = tuple[int, str, bytes]
@@ -112,8 +85,9 @@ class Client:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._idle: list[Connection] = []
+        self._repeats = Repeats()
         self._pid = os.getpid()
-        self._warned = False
+        self._said: set[str] = set()
         self._given_up_s = 0.0
 
     # --- compiling
@@ -148,12 +122,21 @@ class Client:
         its ``result`` attribute, unless ``check`` is false; and
         :class:`~ptocache.errors.DaemonUnavailableError` only if the settings require a daemon.
         """
-        job = self.job(
-            toolchain, inputs, arch=arch, options=options, env=env, outputs=outputs,
-            symbols=symbols, source_dir=source_dir, kernel=kernel, mode=mode, salt=salt,
-            priority=priority,
+        variables = process_environment() if env is None else env
+        asked = _as_said(
+            inputs, options, toolchain, arch, tuple(outputs), tuple(symbols),
+            os.path.realpath(source_dir) if source_dir else "", kernel, mode, salt, priority,
         )  # fmt: skip
-        result = self._one(job)
+        pending = self._repeats.find(asked, variables) if asked else None
+        if pending is None:
+            pending = self.job(
+                toolchain, inputs, arch=arch, options=options, env=variables, outputs=outputs,
+                symbols=symbols, source_dir=source_dir, kernel=kernel, mode=mode, salt=salt,
+                priority=priority,
+            )  # fmt: skip
+            if asked:
+                pending = self._repeats.keep(asked, pending)
+        result = self._one(pending)
         return result.check() if check else result
 
     def job(
@@ -163,7 +146,7 @@ class Client:
         *,
         arch: str = "",
         options: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
+        env: Environment | None = None,
         outputs: Sequence[str] = (),
         symbols: Sequence[str] = (),
         source_dir: str | os.PathLike[str] = "",
@@ -196,7 +179,7 @@ class Client:
             raise BadRequestError(
                 f"there is no priority {chosen!r}", hint=f"one of {', '.join(wire.PRIORITIES)}"
             )
-        variables = _process_environment() if env is None else env
+        variables = process_environment() if env is None else env
         return Pending(request, data, variables, wire.PRIORITIES.index(chosen))
 
     def _chosen(self, mode: str) -> str:
@@ -243,7 +226,7 @@ class Client:
         request = wire.KernelRequest(
             job, texts, self._chosen(mode), salt or self.settings["request.salt"]
         )
-        variables = _process_environment() if env is None else env
+        variables = process_environment() if env is None else env
         try:
             found = self._ask_kernel(request, variables)
         except _Held as held:
@@ -393,7 +376,7 @@ class Client:
         if connection is not None:
             answer = None
             try:
-                connection.send(pending.message(0, connection, full=False))
+                connection.send_frame(pending.frame(connection))
                 while answer is None:
                     _, answer = _answer(connection, {0: pending})
             except (WireError, OSError):
@@ -404,7 +387,7 @@ class Client:
             else:
                 self._give(connection)
                 if answer.reason not in DAEMON_TROUBLE:
-                    return _result(pending, answer)
+                    return self._answered(pending, answer)
         return next(result for _, result in self._run([pending]))
 
     def _run(self, jobs: list[Pending]) -> Iterator[tuple[int, Result]]:
@@ -432,7 +415,7 @@ class Client:
                     self._warn(DaemonUnavailableError(f"it answered: {answer.detail}"))
                     result = self._alone(pending)
                 else:
-                    result = _result(pending, answer)
+                    result = self._answered(pending, answer)
                 if not waiting:
                     # Before the last result: who takes only that one never comes back here.
                     self._give(asked)
@@ -560,23 +543,31 @@ class Client:
         self._warn(error)
 
     def _warn(self, error: Exception) -> None:
-        if not self._warned:
-            self._warned = True
+        self._say("no daemon", f"ptocache compiles without its daemon: {error}")
+
+    def _say(self, cause: str, text: str) -> None:
+        if cause not in self._said:
+            self._said.add(cause)
             import warnings
 
             # The line to name is the caller's, however deep in here the trouble was met.
             level, frame = 1, sys._getframe(0)
             while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
                 level, frame = level + 1, frame.f_back
-            warnings.warn(
-                f"ptocache compiles without its daemon: {error}", PtocacheWarning, stacklevel=level
-            )
+            warnings.warn(text, PtocacheWarning, stacklevel=level)
+
+    def _answered(self, pending: Pending, answer: Answer) -> Result:
+        if answer.reason is Reason.UNIDENTIFIED_TOOLCHAIN:
+            # A cache that is off without a sign costs more than one that is missing.
+            name, why = pending.request.job.toolchain, answer.detail
+            self._say(why, f"ptocache stores nothing that is compiled with {name}: {why}")
+        return _result(pending, answer)
 
     def _alone(self, pending: Pending) -> Result:
         """Compile in this process through the same plugin, without a cache."""
         from .fallback import compile_alone
 
-        env = _with_python(tuple(sorted(pending.env.items())), (PYTHON_VARIABLE,))
+        env = with_python(tuple(sorted(pending.env.items())), (PYTHON_VARIABLE,))
         request = pending.request._replace(job=pending.request.job._replace(env=env))
         return _result(pending, compile_alone(request, pending.data, self.settings))
 
@@ -600,50 +591,6 @@ def connect(
     if root is not None:
         named["store.root"] = os.path.abspath(root)
     return Client(load(env, named))
-
-
-class _RawEnvironment:
-    """``os.environ`` without its checks and conversions of names that are not set: a request looks up a
-    dozen of them, and they would cost it as much as the round trip."""
-
-    __slots__ = ("_raw",)
-
-    def __init__(self, raw: dict[bytes, bytes]) -> None:
-        self._raw = raw
-
-    def get(self, name: str, default: str | None = None) -> str | None:
-        """As of a mapping."""
-        value = self._raw.get(name.encode("utf-8", "surrogateescape"))
-        return default if value is None else os.fsdecode(value)
-
-    def __iter__(self) -> Iterator[str]:
-        return map(os.fsdecode, self._raw)
-
-    def __getitem__(self, name: str) -> str:
-        return os.fsdecode(self._raw[name.encode("utf-8", "surrogateescape")])
-
-    def items(self) -> list[tuple[str, str]]:
-        """As of a mapping."""
-        return [(os.fsdecode(name), os.fsdecode(value)) for name, value in self._raw.items()]
-
-
-def _process_environment() -> Environment:
-    # The dictionary behind os.environ is an internal of CPython: without it, or with another encoding
-    # than UTF-8, the public way serves as well.
-    raw = getattr(os.environ, "_data", None)
-    if isinstance(raw, dict) and sys.getfilesystemencoding() == "utf-8":
-        return _RawEnvironment(raw)
-    return os.environ
-
-
-def _with_python(
-    env: tuple[tuple[str, str], ...], patterns: Sequence[str]
-) -> tuple[tuple[str, str], ...]:
-    """``env`` with the interpreter of this process, for a toolchain that runs a part of itself in its
-    caller's Python, unless the caller has named one."""
-    if PYTHON_VARIABLE not in patterns or not sys.executable or PYTHON_VARIABLE in dict(env):
-        return env
-    return tuple(sorted((*env, (PYTHON_VARIABLE, sys.executable))))
 
 
 def _ask(connection: Connection, jobs: Mapping[int, Pending]) -> None:
@@ -675,7 +622,20 @@ def _answer(connection: Connection, waiting: Mapping[int, Pending]) -> tuple[int
         return number, None
     if message["type"] != "answer":
         raise FrameError(f"an answer of type {message['type']!r}")
-    return number, wire.parse_answer(message, fds)
+    return number, waiting[number].answer(message, fds)
+
+
+def _as_said(
+    inputs: Mapping[str, Source], options: Sequence[str], *words: object
+) -> tuple[object, ...]:
+    """A request in the caller's words; empty if it cannot be known by them."""
+    if isinstance(options, (str, bytes)):
+        return ()
+    for text in inputs.values():
+        # A file may have changed since.
+        if type(text) is not bytes and type(text) is not str:
+            return ()
+    return (*words, _cwd(), tuple(options), *inputs.items())
 
 
 def _bytes(name: str, source: Source) -> bytes:

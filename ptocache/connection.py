@@ -106,7 +106,11 @@ class Connection:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one message."""
-        data = memoryview(wire.pack(message))
+        self.send_frame(wire.pack(message))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send a message that is packed already."""
+        data = memoryview(frame)
         while data:
             try:
                 data = data[self._socket.send(data, socket.MSG_DONTWAIT) :]
@@ -126,7 +130,7 @@ class Connection:
                 "the daemon takes no request", hint="it may be stopped: ptocache status"
             )
         if ready[0][1] & select.POLLIN:
-            self._pull()
+            self._reader.feed(self._arrived())
 
     def receive(self, *, ask: bool = True) -> tuple[dict[str, Any], list[Descriptor]]:
         """The next message with its descriptors; raises the daemon's error if it is one.
@@ -135,15 +139,16 @@ class Connection:
         was stopped or hangs is given up (:class:`~ptocache.errors.DaemonUnavailableError`).
         """
         asked = not ask
+        message = self._reader.next()
         while True:
-            message = self._reader.next()
             if message is not None:
                 if message.get("id") != _LIVENESS_ID:
                     break
                 asked = False
+                message = self._reader.next()
                 continue
             try:
-                self._pull()
+                message = self._reader.take(self._arrived())
             except BlockingIOError as error:
                 if asked:
                     raise DaemonUnavailableError(
@@ -160,6 +165,8 @@ class Connection:
         """The descriptors of a message; raises :class:`~ptocache.errors.FrameError` if there are others
         than it says: the next message must not get those of this one."""
         count = message.get("fds", 0)
+        if count == 0 and not self._fds:
+            return []
         if not isinstance(count, int) or not 0 <= count <= min(
             len(self._fds), wire.MAX_DESCRIPTORS
         ):
@@ -171,15 +178,16 @@ class Connection:
             raise FrameError(f"{len(self._fds)} descriptors that belong to no message")
         return fds
 
-    def _pull(self) -> None:
-        """Take in what arrives next."""
+    def _arrived(self) -> memoryview:
+        """What arrives next, until the next call; its descriptors are kept."""
         count, ancillary, flags, _ = self._socket.recvmsg_into([self._buffer], _ANCILLARY_BYTES)
-        self._take_descriptors(ancillary)
+        if ancillary:
+            self._take_descriptors(ancillary)
         if not count:
             raise DaemonUnavailableError("the daemon closed the connection")
         if flags & socket.MSG_CTRUNC:
             raise FrameError("descriptors were lost: this process has no room for more")
-        self._reader.feed(self._buffer[:count])
+        return self._buffer[:count]
 
     def _take_descriptors(self, ancillary: list[tuple[int, int, bytes]]) -> None:
         for level, kind, data in ancillary:

@@ -101,6 +101,19 @@ class _Seen:
 _Memo = tuple[str, str, str, tuple[tuple[str, str], ...]]
 
 
+class Standing(NamedTuple):
+    """A remembered identity, to be confirmed again without looking it up."""
+
+    known: _Known
+    changes: int
+    """How often any identity had been learned or doubted when this one was found."""
+
+    @property
+    def identity(self) -> Identity:
+        """What stands."""
+        return self.known.identity
+
+
 class Identities:
     """Resolves and remembers identities. ``confirmed`` is for every request, the rest for misses."""
 
@@ -121,6 +134,8 @@ class Identities:
         self.trees = Trees(records)
         self._known: dict[_Memo, _Known] = {}
         self._suspect: set[_Memo] = set()
+        self._changes = 0
+        """Raised after every change of the two above: what rests on an older number is looked up anew."""
         self._locks: dict[_Memo, threading.Lock] = {}
         self._cpu = cpu_signature()
 
@@ -128,25 +143,40 @@ class Identities:
         self, toolchain: Toolchain, flavour: str, variables: tuple[tuple[str, str], ...]
     ) -> Identity | None:
         """The remembered identity, if a stat of its principal files confirms it."""
+        standing = self.standing(toolchain, flavour, variables)
+        return standing.identity if standing is not None else None
+
+    def standing(
+        self, toolchain: Toolchain, flavour: str, variables: tuple[tuple[str, str], ...]
+    ) -> Standing | None:
+        """The same, in a form in which it is confirmed again by :meth:`stands` alone."""
         memo = (toolchain.name, toolchain.version, flavour, variables)
+        # Before the look: what changes meanwhile makes the standing one of before.
+        changes = self._changes
         known = self._known.get(memo)
-        if known is None or memo in self._suspect:
+        if known is None or memo in self._suspect or not self._confirms(known):
             return None
+        return Standing(known, changes)
+
+    def stands(self, standing: Standing) -> bool:
+        """True if a stat of its principal files confirms it again, and nobody has learned better."""
+        return standing.changes == self._changes and self._confirms(standing.known)
+
+    def _confirms(self, known: _Known) -> bool:
         for path, signature in known.principals:
             if not unmoved(path, signature):
-                return None
+                return False
         # A tree that was renamed with its link has the same files in another place.
         for path, link in known.links:
             if signature_of_link(path) != link:
-                return None
+                return False
         # Not left to events: a compiler that was put first on the path counts from the next request on.
         for path in known.absent:
             if os.access(path, os.F_OK):
-                return None
-        for path, sha256 in known.unsettled:
-            if self._contents.sha256(path) != sha256:
-                return None
-        return known.identity
+                return False
+        return not known.unsettled or all(
+            self._contents.sha256(path) == sha256 for path, sha256 in known.unsettled
+        )
 
     def resolve(
         self,
@@ -173,13 +203,23 @@ class Identities:
                 except BaseException:
                     # What was known before must not be confirmed again.
                     self._known.pop(memo, None)
+                    self._changes += 1
                     raise
             if len(self._known) >= _KNOWN_LIMIT:
                 self._known.clear()
-            self._known[memo] = known
+            self._learn(memo, known)
         if self._on_found is not None:
             self._on_found(*_worth_watching(known))
         return known.identity
+
+    def _learn(self, memo: _Memo, known: _Known) -> None:
+        if self._known.get(memo) is not known:
+            self._known[memo] = known
+            self._changes += 1
+
+    def _doubt(self, memo: _Memo) -> None:
+        self._suspect.add(memo)
+        self._changes += 1
 
     def _look(
         self,
@@ -220,7 +260,7 @@ class Identities:
         if not self._files_unmoved(known) or not all(
             self._untouched(tree, manifest, since_s) for tree, manifest in known.trees
         ):
-            self._suspect.add(memo)
+            self._doubt(memo)
             return False
         # A folder that moved may hold something new; the files alone do not tell.
         return self.resolve(toolchain, flavour, variables, since_s).digest == identity.digest
@@ -231,7 +271,7 @@ class Identities:
             places = (*known.principals, *known.others, *known.directories)
             touched = any(path == place or os.path.dirname(path) == place for place, _ in places)
             if touched or path in known.absent or _in_trees(path, known.trees):
-                self._suspect.add(memo)
+                self._doubt(memo)
 
     def rescan(self) -> int:
         """Confirm everything in full; returns how many identities are now in doubt."""
@@ -239,9 +279,9 @@ class Identities:
         for memo, known in list(self._known.items()):
             fresh = self._reconfirmed(known, since_s)
             if fresh is None:
-                self._suspect.add(memo)
+                self._doubt(memo)
             elif self._known.get(memo) is known:
-                self._known[memo] = fresh
+                self._learn(memo, fresh)
         return len(self._suspect)
 
     def known(self) -> list[tuple[str, Identity]]:

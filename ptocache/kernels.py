@@ -470,7 +470,7 @@ class Kernels:
         return self._understood(request, known)
 
     def _understood(self, request: KernelRequest, known: Resolved) -> _Question:
-        toolchain, identity = known
+        toolchain, identity, _ = known
         asked = (request, identity.digest)
         found = self._keys.get(asked)
         if found is None:

@@ -8,7 +8,7 @@ from .errors import PtocacheError
 from .identity import variables_of
 
 if TYPE_CHECKING:
-    from .identity import Identities
+    from .identity import Identities, Standing
     from .model import Identity, Job
     from .toolchain import Registry, Toolchain
 
@@ -27,6 +27,8 @@ class Resolved(NamedTuple):
 
     toolchain: Toolchain
     identity: Identity
+    standing: Standing | None = None
+    """How to confirm it again."""
 
 
 class Resolver:
@@ -43,8 +45,12 @@ class Resolver:
         Raises :class:`~ptocache.errors.UnknownToolchainError`, and what the plugin raises for the job.
         """
         whom = self._whom(job)
-        identity = self._identities.confirmed(*whom)
-        return Resolved(whom[0], identity) if identity is not None else None
+        standing = self._identities.standing(*whom)
+        return Resolved(whom[0], standing.identity, standing) if standing is not None else None
+
+    def stands(self, standing: Standing) -> bool:
+        """True if what was confirmed before is confirmed again."""
+        return self._identities.stands(standing)
 
     def resolve(self, job: Job) -> Resolved:
         """The same, found out if it is not known. Slow: for a thread.

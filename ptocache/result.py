@@ -155,6 +155,8 @@ class Result:
 
     def check(self) -> Result:
         """This result; raises its :attr:`error`, with the result as ``error.result``, for a failure."""
+        if self.ok:
+            return self
         error = self.error
         if error is not None:
             error.result = self  # type: ignore[attr-defined]

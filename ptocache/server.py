@@ -37,11 +37,12 @@ from .errors import (
 )
 from .kernels import Granted
 from .service import NeedInputs
+from .slots import Slots, Turn
 
 if TYPE_CHECKING:
     from .kernels import Kernels
     from .model import Answer, Descriptor
-    from .service import Service
+    from .service import Repeat, Service
 
 _log = logging.getLogger("ptocache.server")
 
@@ -49,6 +50,8 @@ BACKLOG = 512
 READ_BYTES = 1 << 18
 READS_PER_TURN = 4
 """How much one connection may read before the others have their turn."""
+MESSAGES_PER_TURN = 8
+"""How many of its messages are handled before the others have their turn."""
 MAX_UNSENT_BYTES = 16 << 20
 MAX_HELD_BYTES = 128 << 20
 """What the requests of one connection that are under way, and their answers to come, may take: nothing
@@ -74,6 +77,13 @@ _SEND_AGAIN_S = 0.005
 _SAY_AGAIN_S = 10.0
 _REMEMBERED_REQUESTS = 4096
 _REMEMBERED_BYTES = 4096
+_REMEMBERED_REPEATS = 1024
+MAX_LOOKS = 4
+"""How many of them one peer may have under way; a client has one, and asks beside it whether we live."""
+_BREATH_S = 0.002
+"""Between two of those that queue."""
+_LOOKS = ("status", "stats", "show", "explain")
+"""Controls that only look, and take a moment."""
 T = TypeVar("T")
 Control = Callable[[Mapping[str, Any]], Awaitable[Any]]
 """An administrative request: a message in, a value of plain types out."""
@@ -98,6 +108,8 @@ class Server:
         self._connections: set[_Connection] = set()
         self._requests = _Parsed(wire.parse_compile)
         self._kernel_requests = _Parsed(wire.parse_kernel)
+        self.repeats = _Repeats()
+        self._lane = Slots(1)
         self._loop = asyncio.get_running_loop()
         self._stopping = False
         self._hangups = select.epoll()
@@ -220,6 +232,8 @@ class Server:
             self._compile(connection, message)
         elif kind == "batch":
             self._batch(connection, message)
+        elif kind == "ping":
+            connection.send({"type": "result", "id": _id(message), "value": {}})
         elif kind == "get":
             key, source_dir = message.get("key"), message.get("source_dir")
             if not isinstance(key, str) or not isinstance(source_dir, str):
@@ -230,9 +244,19 @@ class Server:
         elif kind in ("put", "finish", "abandon"):
             self._lease(connection, kind, message)
         elif kind in self._controls:
-            connection.begin(self._control(connection, _id(message), kind, message))
+            request_id = _id(message)
+            if kind in _LOOKS:
+                connection.looks += 1
+                connection.begin(self._look(connection, request_id, kind, message))
+            else:
+                connection.begin(self._control(connection, request_id, kind, message))
         else:
             raise FrameError(f"there is no request {kind[:40]!r}")
+
+    def again(self, repeat: Repeat) -> Answer | None:
+        """The answer to what was answered before, if all that it rested on stands."""
+        self.last_activity_s = time.monotonic()
+        return self._service.again(repeat)
 
     def _greet(self, connection: _Connection, message: Mapping[str, Any]) -> None:
         if message["type"] != "hello":
@@ -262,9 +286,12 @@ class Server:
         except BadRequestError as error:
             connection.answer(request_id, self._service.refuse(error))
             return
-        answer = self._service.quick(request)
-        if answer is not None:
+        found = self._service.quick(request)
+        if found is not None:
+            answer, repeat = found
             connection.answer(request_id, answer)
+            if repeat is not None:
+                connection.repeat = _Again(request_id, repeat)
         elif self._stopping:
             stops = CancelledError("the daemon stops and begins no other compile")
             connection.answer(request_id, self._service.refuse(stops))
@@ -341,6 +368,19 @@ class Server:
         else:
             connection.answer(request_id, answer)
 
+    async def _look(
+        self, connection: _Connection, request_id: int, kind: str, message: Mapping[str, Any]
+    ) -> None:
+        """A control that only looks: one at a time, by turns, so that thousands of them do not stand between
+        others and their hits."""
+        try:
+            async with self._lane.use(Turn(connection, 0)):
+                await self._control(connection, request_id, kind, message)
+                if self._lane.waiting:
+                    await asyncio.sleep(_BREATH_S)
+        finally:
+            connection.looks -= 1
+
     async def _control(
         self, connection: _Connection, request_id: int, kind: str, message: Mapping[str, Any]
     ) -> None:
@@ -375,6 +415,37 @@ class _Parsed(Generic[T]):
                 self._known.clear()
             self._known[document] = known
         return known
+
+
+class _Again(NamedTuple):
+    """A frame that was answered by a hit in memory."""
+
+    request_id: int
+    repeat: Repeat
+
+
+class _Repeats:
+    """The frames that were answered by a hit in memory: equal bytes ask for the same, whoever sends them.
+    Clients ask for the same kernels again and again, and to read their frames would cost more than to
+    look at the stamps of all that the answer rests on."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, _Again] = {}
+
+    def find(self, frame: memoryview) -> _Again | None:
+        """What answers this frame, if it was answered before."""
+        return self._known.get(bytes(frame)) if len(frame) <= _REMEMBERED_BYTES else None
+
+    def keep(self, frame: memoryview, again: _Again) -> None:
+        """Remember a frame; what is full begins anew."""
+        if len(frame) <= _REMEMBERED_BYTES:
+            if len(self._known) >= _REMEMBERED_REPEATS:
+                self._known.clear()
+            self._known[bytes(frame)] = again
+
+    def drop(self, frame: memoryview) -> None:
+        """What it rested on has moved."""
+        self._known.pop(bytes(frame), None)
 
 
 class _Held(NamedTuple):
@@ -414,6 +485,8 @@ class _Connection:
         self._peer = peer
         self._loop = asyncio.get_running_loop()
         self._reader = wire.Reader(limit=wire.MAX_GREETING_BYTES)
+        self.repeat: _Again | None = None
+        """How to answer the message that was handled last once more."""
         self._out: deque[tuple[memoryview, tuple[Descriptor, ...]]] = deque()
         self._put_off: deque[dict[str, Any]] = deque()
         self._late: deque[tuple[int, Answer]] = deque()
@@ -421,6 +494,9 @@ class _Connection:
         self.tasks: dict[asyncio.Task[None], _Held] = {}
         self._flying = 0
         self._paused = False
+        self._resting = False
+        self.looks = 0
+        """Of :data:`_LOOKS` under way."""
         self._held_bytes = 0
         self._input_bytes = 0
         self._asked: dict[int, int] = {}
@@ -510,14 +586,16 @@ class _Connection:
         if self.unsent > MAX_UNSENT_BYTES:
             self._late.append((request_id, answer))
             return
-        message, descriptors = wire.answer_message(request_id, answer)
-        self.send(message, descriptors)
+        self._send(*wire.answer_frame(request_id, answer))
 
-    def send(self, message: Mapping[str, Any], descriptors: tuple[Descriptor, ...] = ()) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Send a message, at once if the peer takes it."""
+        self._send(wire.pack(message), ())
+
+    def _send(self, frame: bytes, descriptors: tuple[Descriptor, ...]) -> None:
         if self._closed:
             return
-        data = memoryview(wire.pack(message))
+        data = memoryview(frame)
         if not self._out:
             data, descriptors = self._push(data, descriptors)
             if not data or self._closed:
@@ -594,9 +672,12 @@ class _Connection:
 
     @property
     def _busy(self) -> bool:
-        """True while nothing more of this peer is begun: it must read, or wait for answers, first."""
+        """True while nothing more of this peer is begun: it must read, or wait for answers or its turn,
+        first."""
         return (
-            self.unsent > MAX_UNSENT_BYTES
+            self._resting
+            or self.looks >= MAX_LOOKS
+            or self.unsent > MAX_UNSENT_BYTES
             or self._held_bytes >= MAX_HELD_BYTES
             or len(self.tasks) >= MAX_UNDER_WAY
         )
@@ -632,20 +713,49 @@ class _Connection:
                 self.close()
                 return
             self.moved_s = time.monotonic()
-            self._reader.feed(self._server.buffer[:count])
-            if not self._take():
+            data = self._server.buffer[:count]
+            if not self._answer_again(data) and not self._take(data):
                 return
             if count < READ_BYTES:
                 return
 
-    def _take(self) -> bool:
-        """Handle whole messages while there is room for their answers; False if the connection must
-        not be read on."""
+    def _answer_again(self, data: memoryview) -> bool:
+        """Answer a frame that came alone and was answered before; False if that is not the case."""
+        if self._put_off or self._asked or self._reader.pending or self._busy or not self.greeted:
+            return False
+        known = self._server.repeats.find(data)
+        if known is None:
+            return False
+        answer = self._server.again(known.repeat)
+        if answer is None:
+            self._server.repeats.drop(data)
+            return False
+        self.answer(known.request_id, answer)
+        return True
+
+    def _take(self, data: memoryview | None = None) -> bool:
+        """Handle whole messages, after ``data`` has arrived, while there is room for their answers; False
+        if the connection must not be read on."""
         try:
-            while not self._busy and (message := self._next()) is not None:
+            alone = data is not None and not self._put_off and not self._reader.pending
+            message, handled = self._next(data), 0
+            while message is not None:
+                self.repeat = None
                 self._server.handle(self, message)
                 if self._closed:
                     return False
+                if (
+                    self.repeat is not None
+                    and alone
+                    and data is not None
+                    and not self._reader.pending
+                ):
+                    self._server.repeats.keep(data, self.repeat)
+                alone = False
+                handled += 1
+                if handled == MESSAGES_PER_TURN:
+                    self._rest()
+                message = self._next()
         except PtocacheError as error:
             _log.warning("closed a connection: %s", error)
             self.send({"type": "error", "id": 0, "error": error.to_wire()})
@@ -653,7 +763,23 @@ class _Connection:
             return False
         return self._reading
 
-    def _next(self) -> dict[str, Any] | None:
+    def _rest(self) -> None:
+        """Go on when the others had their turn."""
+        self._resting = True
+        self._read_off()
+        self._loop.call_soon(self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._read_on()
+
+    def _next(self, data: memoryview | None = None) -> dict[str, Any] | None:
+        if data is not None and not self._put_off and not self._busy:
+            return self._reader.take(data)
+        if data is not None:
+            self._reader.feed(data)
+        if self._busy:
+            return None
         return self._put_off.popleft() if self._put_off else self._reader.next()
 
     def close(self) -> None:

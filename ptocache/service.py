@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from .action import Action
     from .contents import Contents
-    from .identity import Identities
+    from .identity import Identities, Standing
     from .model import Identity, Job, Prepared
     from .resolver import Resolved
     from .store.store import Loaded, Store
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ptocache.service")
 _NEGATIVE_LIMIT = 1024
+_SPARED = frozenset(item for item in Outcome if item.is_hit or item is Outcome.JOINED)
+"""How a request ends that did not pay for the compile."""
 
 
 class NeedInputs(NamedTuple):
@@ -63,6 +65,15 @@ class _Question(NamedTuple):
     identity: Identity
     prepared: Prepared
     action: Action
+
+
+class Repeat(NamedTuple):
+    """What a hit in memory rested on, to answer the very same request once more."""
+
+    question: _Question
+    standing: Standing
+    entry_id: int
+    """Not the entry itself: how long that stays in memory is for the store to decide."""
 
 
 class _Result(NamedTuple):
@@ -155,9 +166,9 @@ class Service:
 
     # --- the way of a hit
 
-    def quick(self, request: Request) -> Answer | None:
-        """The answer, if it is in memory and nothing that it depends on has moved. Only stamps are
-        looked at: no subprocess, no read, no lock that a miss holds."""
+    def quick(self, request: Request) -> tuple[Answer, Repeat | None] | None:
+        """The answer, if it is in memory and nothing that it depends on has moved, and how to give it once
+        more. Only stamps are looked at: no subprocess, no read, no lock that a miss holds."""
         if self._mode_of(request) not in ("use", "read-only"):
             return None
         try:
@@ -172,7 +183,23 @@ class Service:
             )
         except PtocacheError:
             return None
-        return self._hit(question, loaded, Outcome.MEMORY_HIT) if loaded else None
+        if loaded is None:
+            return None
+        repeat = None
+        if known.standing is not None and self._repeats(request, question.identity):
+            repeat = Repeat(question, known.standing, loaded.id)
+        return self._hit(question, loaded, Outcome.MEMORY_HIT), repeat
+
+    def again(self, repeat: Repeat) -> Answer | None:
+        """The answer of :meth:`quick` to a request that had one before, while all that it rested on stands:
+        looked at no less, but not looked up."""
+        question, standing, entry_id = repeat
+        if not self._resolver.stands(standing):
+            return None
+        loaded = self._store.find_again(
+            entry_id, question.action.key, self._contents, question.prepared.job.source_dir
+        )
+        return self._hit(question, loaded, Outcome.MEMORY_HIT) if loaded is not None else None
 
     async def stored(self, key: str, source_dir: str) -> Answer | None:
         """The entry of a key, if its conditions hold; no request, so nothing is counted."""
@@ -407,8 +434,8 @@ class Service:
         return self._understood(request, known)
 
     def _understood(self, request: Request, known: Resolved) -> _Question:
-        prepared, action = self._key(request, *known)
-        return _Question(request, *known, prepared, action)
+        prepared, action = self._key(request, known.toolchain, known.identity)
+        return _Question(request, known.toolchain, known.identity, prepared, action)
 
     def _unmoved(self, question: _Question) -> bool:
         return self._resolver.unmoved(question.request.job, question.identity)
@@ -417,7 +444,7 @@ class Service:
         self, request: Request, toolchain: Toolchain, identity: Identity
     ) -> tuple[Prepared, Action]:
         """Normal form and key; remembered where the file system has no say in them."""
-        asked = (request.job, request.salt, identity.digest)
+        asked = self._asked(request, identity)
         known = self._keys.get(asked)
         if known is not None:
             return known
@@ -432,6 +459,14 @@ class Service:
         if not prepared.looked and is_small(request.job):
             remember(self._keys, asked, (prepared, action))
         return prepared, action
+
+    @staticmethod
+    def _asked(request: Request, identity: Identity) -> tuple[Job, str, str]:
+        return request.job, request.salt, identity.digest
+
+    def _repeats(self, request: Request, identity: Identity) -> bool:
+        """True if the same request has the same normal form and key for as long as this identity stands."""
+        return not request.data and self._asked(request, identity) in self._keys
 
     def _mode_of(self, request: Request) -> str:
         """The request's mode, unless the daemon's own is stricter."""
@@ -471,10 +506,8 @@ class Service:
 
     def _settle(self, answer: Answer) -> Answer:
         """Count how a request ended: every answer passes here exactly once."""
-        spared = answer.outcome.is_hit or answer.outcome is Outcome.JOINED
-        self._tally.outcome(
-            Cache.BINARY, answer.outcome, answer.reason, answer.compile_ms if spared else 0
-        )
+        spared_ms = answer.compile_ms if answer.outcome in _SPARED else 0
+        self._tally.outcome(Cache.BINARY, answer.outcome, answer.reason, spared_ms)
         return answer
 
     def _hit(self, question: _Question, loaded: Loaded, outcome: Outcome) -> Answer:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .outcome import Cache, Event, Outcome, Reason
@@ -22,6 +23,10 @@ class Slot(NamedTuple):
     reason: int
 
 
+# There are few of them, and one is needed for each hit.
+_slot = lru_cache(Slot)
+
+
 class Tally:
     """Numbers since the last drain, and a way to print any sum of them. Thread-safe."""
 
@@ -34,16 +39,16 @@ class Tally:
     ) -> None:
         """A request ended; ``saved_ms`` is the compile that a hit or a join did not pay for."""
         with self._lock:
-            self._counts[Slot(cache, "outcome", outcome, reason)] += 1
+            self._counts[_slot(cache, "outcome", outcome, reason)] += 1
             if saved_ms:
-                self._counts[Slot(cache, "saved_ms", 0, 0)] += saved_ms
+                self._counts[_slot(cache, "saved_ms", 0, 0)] += saved_ms
 
     def event(
         self, cache: Cache, event: Event, reason: Reason = Reason.NONE, count: int = 1
     ) -> None:
         """Something else happened ``count`` times."""
         with self._lock:
-            self._counts[Slot(cache, "event", event, reason)] += count
+            self._counts[_slot(cache, "event", event, reason)] += count
 
     def drain(self) -> dict[Slot, int]:
         """Everything counted, which is then forgotten here."""

@@ -220,6 +220,18 @@ class Reader:
         """Take in what arrived."""
         self._buffer += data
 
+    def take(self, data: memoryview) -> dict[str, Any] | None:
+        """What :meth:`feed` and :meth:`next` would give. A message that came alone, as nearly each does,
+        is read where it is."""
+        if (
+            not self._buffer
+            and len(data) > HEADER_BYTES
+            and len(data) == HEADER_BYTES + body_length(data, self.limit)
+        ):
+            return unpack(data[HEADER_BYTES:])
+        self.feed(data)
+        return self.next()
+
     def next(self) -> dict[str, Any] | None:
         """The next whole message, or ``None``; raises :class:`~ptocache.errors.FrameError`."""
         buffer = self._buffer
@@ -506,6 +518,40 @@ def answer_message(
         "answer": answer.packed or pack_answer(answer),
         "fds": len(fds),
     }, fds
+
+
+def answer_frame(request_id: int, answer: Answer) -> tuple[bytes, tuple[Descriptor, ...]]:
+    """The frame of :func:`answer_message`, and its descriptors. One whose map is packed already is put
+    around it: to pack it as a value would copy all of it twice more."""
+    fds = descriptors_of(answer)
+    inner = answer.packed
+    length = _ANSWER_BYTES + len(inner)
+    one_byte_each = 0 <= request_id < _FIXINT and len(fds) < _FIXINT
+    if not inner or not one_byte_each or length > MAX_FRAME_BYTES:
+        message, fds = answer_message(request_id, answer)
+        return pack(message), fds
+    return b"".join(
+        (
+            length.to_bytes(HEADER_BYTES, "little"),
+            _ANSWER_HEAD,
+            _ONE_BYTE[request_id],
+            _ANSWER_FIELD,
+            len(inner).to_bytes(4, "big"),
+            inner,
+            _ANSWER_FDS,
+            _ONE_BYTE[len(fds)],
+        )
+    ), fds
+
+
+# The bytes of msgpack (github.com/msgpack/msgpack/blob/master/spec.md) around an answer's map: a map of
+# four, a number below 128 as itself, and a byte string with a length of four bytes (bin 32).
+_FIXINT = 128
+_ONE_BYTE = tuple(bytes((number,)) for number in range(_FIXINT))
+_ANSWER_HEAD = b"\x84\xa4type\xa6answer\xa2id"
+_ANSWER_FIELD = b"\xa6answer\xc6"
+_ANSWER_FDS = b"\xa3fds"
+_ANSWER_BYTES = len(_ANSWER_HEAD) + 1 + len(_ANSWER_FIELD) + 4 + len(_ANSWER_FDS) + 1
 
 
 def descriptors_of(answer: Answer) -> tuple[Descriptor, ...]:

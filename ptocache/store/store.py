@@ -227,20 +227,32 @@ class Store:
         if not ids:
             return None
         for entry_id in tuple(ids):
-            loaded = self._hot.get(entry_id)
-            if loaded is None or not _answers(
-                loaded.entry, loaded.conditions, contents, source_dir
-            ):
-                continue
-            if not loaded.intact():
-                self._forget([entry_id])
-                continue
-            with self._hot_lock:
-                if entry_id in self._hot:
-                    self._hot.move_to_end(entry_id)
-            self.recency.touch(entry_id, time.time())
-            return loaded
+            loaded = self._used(entry_id, contents, source_dir)
+            if loaded is not None:
+                return loaded
         return None
+
+    def find_again(
+        self, entry_id: int, key: ActionKey, contents: Contents, source_dir: str
+    ) -> Loaded | None:
+        """The same for one entry, that answered this key before."""
+        # A number may be that of another entry by now.
+        if entry_id not in self._by_action.get(key, ()):
+            return None
+        return self._used(entry_id, contents, source_dir)
+
+    def _used(self, entry_id: int, contents: Contents, source_dir: str) -> Loaded | None:
+        loaded = self._hot.get(entry_id)
+        if loaded is None or not _answers(loaded.entry, loaded.conditions, contents, source_dir):
+            return None
+        if not loaded.intact():
+            self._forget([entry_id])
+            return None
+        with self._hot_lock:
+            if entry_id in self._hot:
+                self._hot.move_to_end(entry_id)
+        self.recency.touch(entry_id, time.time())
+        return loaded
 
     def find(
         self, key: ActionKey, contents: Contents, source_dir: str, cache: Cache = Cache.BINARY
@@ -478,6 +490,7 @@ class Store:
             self._index_failed(error, "read", f"the new entry {row.key[:12]} cannot be read back")
             loaded = None
         if loaded is None:
+            self.tally.event(cache, Event.STORE_FAILURE, Reason.IO_ERROR)
             return Published(None, Reason.STORE_FAILED, "the new entry cannot be read back")
         self._keep(loaded)
         return Published(loaded)

@@ -12,7 +12,14 @@ from ptocache import manifest as manifest_module
 from ptocache import signature as signature_module
 from ptocache.contents import PERSIST_BYTES, Contents
 from ptocache.errors import ToolNotFoundError
-from ptocache.identity import Identities, Options, cpu_signature, identity_digest, variables_of
+from ptocache.identity import (
+    Identities,
+    Options,
+    Standing,
+    cpu_signature,
+    identity_digest,
+    variables_of,
+)
 from ptocache.model import (
     Discovery,
     Identity,
@@ -141,6 +148,7 @@ class World:
         self.identities = Identities(
             self.contents, self.probe, self.records, self.options, self.watched.update
         )
+        self.standing: Standing | None = None
         self.asked.clear()
         self.plugin.located = 0
 
@@ -153,7 +161,12 @@ class World:
         return self.identities.resolve(self.plugin, "", ())
 
     def confirmed(self) -> Identity | None:
-        return self.identities.confirmed(self.plugin, "", ())
+        """What is confirmed now; what stood before stands only if that is still the same."""
+        found = self.identities.confirmed(self.plugin, "", ())
+        if self.standing is not None and self.identities.stands(self.standing):
+            assert found is self.standing.identity
+        self.standing = self.identities.standing(self.plugin, "", ())
+        return found
 
 
 @pytest.fixture
@@ -200,6 +213,22 @@ def test_an_untouched_toolchain_is_confirmed_without_asking_it_again(world: Worl
     assert world.plugin.located == 1
 
 
+def test_what_stood_stands_until_an_identity_is_learned_or_doubted(world: World) -> None:
+    world.resolve()
+    assert world.confirmed()
+    standing = world.standing
+    assert standing is not None
+    assert all(world.identities.stands(standing) for _ in range(3))
+    world.identities.hint(str(world.compiler))
+    assert not world.identities.stands(standing), "doubted, though its stamps are as they were"
+    world.resolve()
+    again = world.identities.standing(world.plugin, "", ())
+    assert again is not None
+    world.identities.resolve(world.plugin, "other", ())
+    assert not world.identities.stands(again), "what another look has found may be about it"
+    assert world.confirmed()
+
+
 @pytest.mark.usefixtures("quiet")
 def test_confirming_a_quiet_toolchain_reads_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
@@ -220,7 +249,8 @@ def test_the_identity_names_the_components_with_their_content(world: World) -> N
 
 
 @pytest.mark.parametrize("replace", [replace_in_place, replace_by_rename])
-def test_a_compiler_replaced_with_the_same_size_and_time_is_noticed_at_once(  # type: ignore[no-untyped-def]
+@pytest.mark.kind("toolchain_memoised")
+def test_toolchain_memoised_by_size_and_time_would_miss_a_replaced_compiler_that_has_them(  # type: ignore[no-untyped-def]
     replace, world: World
 ) -> None:
     before = world.resolve()

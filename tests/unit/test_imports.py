@@ -27,6 +27,7 @@ TABLE: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "outcome": frozenset(),
     "signature": frozenset(),
+    "hashing": frozenset(),
     "accounting": frozenset(),
     "inflight": frozenset(),
     "slots": frozenset(),
@@ -37,7 +38,7 @@ TABLE: dict[str, frozenset[str]] = {
     "model": frozenset({"digest", "outcome", "errors"}),
     "elf": frozenset({"errors"}),
     "artifact": frozenset({"elf", "errors"}),
-    "paths": frozenset({"errors"}),
+    "paths": frozenset({"errors", "hashing"}),
     "config": frozenset({"errors", "paths"}),
     "tally": frozenset({"outcome"}),
     "action": VALUES,
@@ -96,7 +97,7 @@ TABLE: dict[str, frozenset[str]] = {
     | {"action", "config", "entry", "identity", "paths", "server", "service", "tally", "wire"}
     | {"store.blobs", "store.collect", "store.index", "store.store", "store.verify"}
     | {"explain", "kernels", "store.history", "toolchain", "watch", "compiler"},
-    "server": VALUES | {"kernels", "paths", "service", "wire"},
+    "server": VALUES | {"kernels", "paths", "service", "slots", "wire"},
     "daemon": VALUES
     | {"accounting", "compiler", "config", "contents", "control", "guard", "identity", "paths"}
     | {"server", "service", "signature", "store.collect", "store.index", "store.store", "tally"}
@@ -104,23 +105,37 @@ TABLE: dict[str, frozenset[str]] = {
     "result": VALUES,
     "connection": VALUES | {"paths", "wire"},
     "kernel": VALUES | {"connection", "result", "wire"},
-    "client": VALUES | {"config", "connection", "kernel", "paths", "result", "wire"},
+    "pending": VALUES | {"connection", "wire"},
+    "client": VALUES | {"config", "connection", "kernel", "paths", "pending", "result", "wire"},
     "launch": VALUES | {"result"},
     "starter": VALUES | {"config", "paths"},
     "fallback": VALUES
     | {"build", "compiler", "config", "contents", "identity", "toolchain", "wire"},
+    # A process a compile: it does without the client and the values that are made for it.
+    "integrations.commandline": frozenset(),
+    "integrations.quick": frozenset({"errors", "hashing", "paths"}),
+    "integrations.wrap": frozenset({"integrations.commandline"}),
+    # In every Python process below `ptocache run`.
+    "integrations.hook": frozenset(),
+    "integrations.startup.sitecustomize": frozenset(),
+    "integrations.files": frozenset(),
+    "integrations.shelf": frozenset(),
+    "integrations.tilelang": VALUES
+    | {"client", "kernel", "result", "integrations.files", "integrations.shelf"},
     "": frozenset({"client", "kernel", "result"}),
 }
 
 LAZY: dict[str, frozenset[str]] = {
     "toolchain": frozenset({"elf"}),
     "client": frozenset({"starter", "fallback"}),
+    "integrations.wrap": frozenset({"client", "config", "errors", "integrations.quick"}),
+    "integrations.startup.sitecustomize": frozenset({"integrations.hook"}),
 }
 """What a module may import besides, inside the function that needs it."""
 
 CLI = VALUES | {"client", "config", "launch", "paths", "result", "wire", "tally"}
 CLI_LAZY = CLI | {"action", "entry", "elf", "toolchain", "identity", "store.index", "store.store"}
-CLI_LAZY |= {"artifact"}
+CLI_LAZY |= {"artifact", "integrations.wrap", "integrations.commandline"}
 CLI_LAZY |= {"control"}  # to read a store that no daemon serves
 SERVES = frozenset({"daemon", "log", "starter"})
 """Only the CLI's ``serve`` may reach these; nothing else outside of ptocache may."""
@@ -224,7 +239,7 @@ def inner_name(module: str) -> str | None:
 def allowed_for(item: Import) -> frozenset[str]:
     inner = inner_name(item.importer)
     if inner is not None:
-        if inner.startswith("integrations"):
+        if inner.startswith("integrations") and inner not in TABLE:
             return VALUES | {"client", "launch", "config", "result"}
         return TABLE[inner] | (LAZY.get(inner, frozenset()) if item.lazy else frozenset())
     if item.importer.startswith("ptocache_cli"):
@@ -351,6 +366,33 @@ def test_importing_the_client_brings_nothing_heavy() -> None:
     assert "ptocache.client" in names
     assert "msgpack" in names, "the measurement sees third-party modules"
     assert not names & set(HEAVY)
+
+
+def test_a_wrapped_compiler_starts_with_hardly_anything() -> None:
+    names = imported_by("import ptocache.integrations.wrap, ptocache.integrations.quick")
+    assert "ptocache.integrations.wrap" in names
+    assert not names & {
+        *HEAVY,
+        "typing",
+        "re",
+        "enum",
+        "socket",
+        "hashlib",
+        "msgpack",
+        "collections",
+    }
+    ours = {name for name in names if name.startswith("ptocache.")}
+    assert ours == {
+        "ptocache.errors", "ptocache.hashing", "ptocache.integrations", "ptocache.paths",
+        *(f"ptocache.integrations.{name}" for name in ("commandline", "quick", "wrap")),
+    }  # fmt: skip
+
+
+def test_the_start_up_hook_brings_nothing_but_itself() -> None:
+    names = imported_by("import ptocache.integrations.hook; ptocache.integrations.hook.arm({})")
+    ours = {"ptocache", "ptocache.integrations", "ptocache.integrations.hook"}
+    assert {name for name in names if name.startswith("ptocache")} == ours
+    assert not names & {*HEAVY, "typing", "re", "warnings", "importlib", "collections"}
 
 
 def test_importing_the_package_alone_brings_none_of_its_modules() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,6 +25,9 @@ from ptocache.signature import (
     signature_of_link,
     unmoved,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -316,6 +320,19 @@ def contents(request: pytest.FixtureRequest) -> Contents:
     return Contents()
 
 
+@pytest.fixture(params=["few", "many"])
+def alone(request: pytest.FixtureRequest) -> Callable[[Path], Conditions]:
+    """Makes the condition that one place is empty; "many" others of its directory are with it, which is
+    then looked at as a whole."""
+    others = 20 if request.param == "many" else 0
+
+    def make(path: Path) -> Conditions:
+        more = [absent(path.with_name(f"other{number}.h")) for number in range(others)]
+        return Conditions([absent(path), *more])
+
+    return make
+
+
 def test_no_conditions_hold(contents: Contents) -> None:
     assert Conditions(()).hold(contents, "")
 
@@ -347,7 +364,9 @@ def test_a_header_beside_the_source_counts_from_the_callers_folder(
     assert held == [True, True, False, False]
 
 
-def test_an_empty_place_holds_until_something_appears(contents: Contents, tmp_path: Path) -> None:
+def test_an_empty_place_holds_until_something_appears(
+    contents: Contents, alone: Callable[[Path], Conditions], tmp_path: Path
+) -> None:
     conditions = Conditions([absent(tmp_path / "a.h"), absent(tmp_path / "b.h")])
     assert conditions.hold(contents, "")
     assert conditions.hold(contents, "")
@@ -361,9 +380,9 @@ def test_an_empty_place_holds_until_something_appears(contents: Contents, tmp_pa
 
 
 def test_a_folder_in_an_empty_place_is_as_good_as_nothing(
-    contents: Contents, tmp_path: Path
+    contents: Contents, alone: Callable[[Path], Conditions], tmp_path: Path
 ) -> None:
-    conditions = Conditions([absent(tmp_path / "a.h")])
+    conditions = alone(tmp_path / "a.h")
     assert conditions.hold(contents, "")
     moment()
     (tmp_path / "a.h").mkdir()
@@ -380,11 +399,11 @@ def test_an_empty_place_beside_the_source_counts_from_the_callers_folder(
 
 
 def test_a_folder_may_vanish_and_come_back_with_a_header(
-    contents: Contents, tmp_path: Path
+    contents: Contents, alone: Callable[[Path], Conditions], tmp_path: Path
 ) -> None:
     folder = tmp_path / "inc"
     folder.mkdir()
-    conditions = Conditions([absent(folder / "a.h")])
+    conditions = alone(folder / "a.h")
     assert conditions.hold(contents, "")
     folder.rmdir()
     assert conditions.hold(contents, "")
@@ -392,8 +411,10 @@ def test_a_folder_may_vanish_and_come_back_with_a_header(
     assert not conditions.hold(contents, "")
 
 
-def test_a_folder_may_appear_with_a_header(contents: Contents, tmp_path: Path) -> None:
-    conditions = Conditions([absent(tmp_path / "not" / "yet" / "a.h")])
+def test_a_folder_may_appear_with_a_header(
+    contents: Contents, alone: Callable[[Path], Conditions], tmp_path: Path
+) -> None:
+    conditions = alone(tmp_path / "not" / "yet" / "a.h")
     assert conditions.hold(contents, "")
     write(tmp_path / "not" / "yet" / "b.h", b"")
     assert conditions.hold(contents, "")
@@ -402,13 +423,13 @@ def test_a_folder_may_appear_with_a_header(contents: Contents, tmp_path: Path) -
 
 
 def test_a_folder_may_be_exchanged_for_one_that_has_the_header(
-    contents: Contents, tmp_path: Path
+    contents: Contents, alone: Callable[[Path], Conditions], tmp_path: Path
 ) -> None:
     write(tmp_path / "v1" / "b.h", b"")
     write(tmp_path / "v2" / "a.h", b"")
     link = tmp_path / "latest"
     link.symlink_to("v1")
-    conditions = Conditions([absent(link / "a.h")])
+    conditions = alone(link / "a.h")
     assert conditions.hold(contents, "")
     link.unlink()
     link.symlink_to("v2")
@@ -428,10 +449,12 @@ def test_a_flipped_link_counts_by_what_it_leads_to(contents: Contents, tmp_path:
     assert held == [True, True, False]
 
 
-def test_a_link_that_led_nowhere_may_lead_somewhere_now(contents: Contents, tmp_path: Path) -> None:
+def test_a_link_that_led_nowhere_may_lead_somewhere_now(
+    contents: Contents, alone: Callable[[Path], Conditions], tmp_path: Path
+) -> None:
     (tmp_path / "inc").mkdir()
     (tmp_path / "inc" / "a.h").symlink_to("../generated/a.h")
-    conditions = Conditions([absent(tmp_path / "inc" / "a.h")])
+    conditions = alone(tmp_path / "inc" / "a.h")
     assert conditions.hold(contents, "")
     write(tmp_path / "generated" / "a.h", b"")
     assert not conditions.hold(contents, "")
@@ -458,9 +481,23 @@ def test_a_quiet_folder_is_looked_at_once_however_many_places_it_has(tmp_path: P
 def test_a_folder_changed_just_now_is_looked_at_every_time(tmp_path: Path) -> None:
     write(tmp_path / "b.h", b"")
     counting = Counting()
-    conditions = Conditions([absent(tmp_path / "a.h")])
+    conditions = Conditions([absent(tmp_path / f"{number}.h") for number in range(3)])
     assert all(conditions.hold(counting, "") for _ in range(3))
-    assert counting.looked == 3
+    assert counting.looked == 9
+
+
+def test_a_directory_is_no_header(
+    contents: Contents, alone: Callable[[Path], Conditions], tmp_path: Path
+) -> None:
+    conditions = alone(tmp_path / "a.h")
+    (tmp_path / "a.h").mkdir()
+    assert conditions.hold(contents, "")
+
+
+def test_a_name_that_no_file_can_have_is_absent(
+    contents: Contents, alone: Callable[[Path], Conditions], tmp_path: Path
+) -> None:
+    assert alone(tmp_path / "a\0.h").hold(contents, "")
 
 
 # --- what a compile opened

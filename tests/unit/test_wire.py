@@ -256,6 +256,34 @@ def test_an_answer_packed_once_is_sent_as_it_is() -> None:
     assert message == wire.answer_message(3, MISS)[0]
 
 
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 255, 1 << 20])
+@pytest.mark.parametrize(
+    "answer", [MISS, FAILURE, MISS._replace(artifacts=())], ids=["miss", "failure", "empty"]
+)
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "new"])
+def test_the_frame_of_an_answer_says_what_its_message_says(
+    number: int, answer: Answer, packed: bool
+) -> None:
+    if packed:
+        answer = answer._replace(packed=wire.pack_answer(answer))
+    message, fds = wire.answer_message(number, answer)
+    frame, with_it = wire.answer_frame(number, answer)
+    reader = wire.Reader()
+    assert reader.take(memoryview(frame)) == message
+    assert (with_it, reader.pending) == (fds, 0)
+
+
+def test_a_message_that_comes_alone_is_read_as_one_among_others() -> None:
+    frame = wire.pack({"type": "a", "data": b"x" * 1000})
+    reader = wire.Reader()
+    assert reader.take(memoryview(frame[:3])) is None
+    assert reader.take(memoryview(frame[3:] + frame[:2])) == {"type": "a", "data": b"x" * 1000}
+    assert reader.take(memoryview(frame[2:])) == {"type": "a", "data": b"x" * 1000}
+    assert reader.pending == 0
+    with pytest.raises(FrameError):
+        wire.Reader(limit=10).take(memoryview(frame))
+
+
 # --- kernels
 
 
