@@ -228,6 +228,16 @@ class Gate:
         self._open.unlink(missing_ok=True)
 
 
+def stray(pid_file: Path) -> str:
+    """Shell code for ``before`` of a :class:`LoggingCompiler`: a compile step leaves a child in a session
+    of its own, and goes on once the child's pid stands in the file."""
+    child = f'echo $$ > "{pid_file}.part"; mv "{pid_file}.part" "{pid_file}"; exec sleep 600'
+    return (
+        f'case " $* " in *" -c "*" -o "*) setsid sh -c \'{child}\' >/dev/null 2>&1 & '
+        f'while [ ! -e "{pid_file}" ]; do sleep 0.02; done ;; esac'
+    )
+
+
 class ClientProcess:
     """A client in a process of its own, which asks for one compile when told to.
 

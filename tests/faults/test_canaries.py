@@ -6,9 +6,11 @@ each really does is a test of its own.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ import msgpack
 import pytest
 
 from ptocache.outcome import Outcome
+from ptocache.store.blobs import checksum
 from tests.harness import BOOT, DaemonProcess, RawPeer, daemons_of, wait_for
 from tests.system.cli_runner import ptocache
 
@@ -66,6 +69,12 @@ class Canaries:
         subprocess.run(["cc", "-shared", "-fPIC", "-o", library, code], check=True)
         self.library = library.read_bytes()
         self.payloads = [*self.pickles, self.python, self.pth, self.library, self.program]
+
+    def form(self, name: str) -> bytes:
+        """One of them, as the bytes of a file."""
+        return {
+            "pickle": self.pickles[1], "library": self.library, "python": self.python, "pth": self.pth,
+        }[name]  # fmt: skip
 
     def plant(self, folder: Path) -> None:
         """Put one of each kind into a folder, under the names that are looked for."""
@@ -159,7 +168,8 @@ def commands(daemon: DaemonProcess, folder: Path, code: Path, *lines: str) -> di
     return {words: int(code) for words, _, code in ends if words in lines}
 
 
-def test_nothing_planted_in_a_store_or_beside_its_socket_is_loaded_by_daemon_client_or_command(
+@pytest.mark.kind("pickled_code")
+def test_pickled_code_and_other_in_a_store_or_beside_its_socket_is_loaded_by_nobody(
     make_daemon: MakeDaemon, canaries: Canaries, tmp_path: Path
 ) -> None:
     daemon = make_daemon().start()
@@ -190,21 +200,40 @@ def test_nothing_planted_in_a_store_or_beside_its_socket_is_loaded_by_daemon_cli
     assert (root / "sitecustomize.py").exists(), "strays are left alone"
 
 
-@pytest.mark.parametrize("kind", ["pickle", "library", "python"])
-def test_canary_as_payload_and_document_is_damage_that_heals(
-    kind: str, make_daemon: MakeDaemon, canaries: Canaries
+def forge(root: Path, sha256: str, planted: bytes) -> None:
+    """Make the index say that a blob is what was planted there, and that a toolchain is it as well."""
+    with contextlib.closing(sqlite3.connect(root / "index.sqlite")) as index, index:
+        changed = index.execute(
+            "UPDATE blobs SET size = ?, checksum = ? WHERE sha256 = ?",
+            (len(planted), checksum(planted), sha256),
+        )
+        assert changed.rowcount == 1
+        changed = index.execute("UPDATE installations SET record = ?", (planted,))
+        assert changed.rowcount == 1
+
+
+@pytest.mark.kind("pickled_code")
+@pytest.mark.parametrize(
+    ("form", "forged"),
+    [("pickle", False), ("pickle", True), ("library", False), ("python", False), ("pth", False)],
+)
+def test_pickled_code_as_payload_and_document_is_damage_that_heals(
+    form: str, forged: bool, make_daemon: MakeDaemon, canaries: Canaries
 ) -> None:
+    """``forged``: the index has the checksums of what was planted, and a pickle of its own."""
     daemon = make_daemon().start()
     fill(daemon)
     daemon.stop()
-    data = {
-        "pickle": canaries.pickles[1], "library": canaries.library, "python": canaries.python,
-    }[kind]  # fmt: skip
+    data = canaries.form(form)
     blobs = [path for path in (daemon.root / "blobs").rglob("*") if path.is_file()]
     assert len(blobs) == 4, "two outputs and two documents"
     for blob in blobs:
         blob.chmod(0o700)
-        blob.write_bytes(data)
+        # As long as what stood there, so that it is not known by its size. A pickle ends where it ends.
+        planted = data.ljust(blob.stat().st_size, b"\n")
+        blob.write_bytes(planted)
+        if forged:
+            forge(daemon.root, blob.name, planted)
     daemon_in(daemon, daemon.root)
     with daemon.client() as client:
         for source in (SOURCE, BIG):
@@ -216,14 +245,15 @@ def test_canary_as_payload_and_document_is_damage_that_heals(
     assert not canaries.told.exists()
 
 
-@pytest.mark.parametrize("kind", ["pickle", "library", "pth"])
-def test_canary_as_index_or_side_file_is_no_index(
-    kind: str, make_daemon: MakeDaemon, canaries: Canaries
+@pytest.mark.kind("pickled_code")
+@pytest.mark.parametrize("form", ["pickle", "library", "python", "pth"])
+def test_pickled_code_as_index_or_side_file_is_no_index(
+    form: str, make_daemon: MakeDaemon, canaries: Canaries
 ) -> None:
     daemon = make_daemon().start()
     fill(daemon)
     daemon.stop()
-    data = {"pickle": canaries.pickles[1], "library": canaries.library, "pth": canaries.pth}[kind]
+    data = canaries.form(form)
     for name in ("index.sqlite", "index.sqlite-wal", "index.sqlite-journal", "daemon.lock"):
         (daemon.root / name).write_bytes(data)
     (daemon.root / "CACHEDIR.TAG").write_bytes(data)
@@ -273,7 +303,10 @@ def messages(data: bytes) -> Iterator[bytes]:
         yield len(body).to_bytes(4, "little") + body
 
 
-def test_canary_as_a_message_is_only_bytes(make_daemon: MakeDaemon, canaries: Canaries) -> None:
+@pytest.mark.kind("pickled_code")
+def test_pickled_code_as_a_message_is_only_bytes(
+    make_daemon: MakeDaemon, canaries: Canaries
+) -> None:
     daemon = make_daemon()
     daemon.root.mkdir(mode=0o700)
     daemon_in(daemon, daemon.root)

@@ -125,9 +125,10 @@ def source_for(number: int, length: int) -> bytes:
     return b"const char big_%d[%d] = {1};\n" % (number, length)
 
 
+@pytest.mark.kind("damaged_entry")
 @pytest.mark.parametrize("length", [1, 300000], ids=["small", "large"])
 @pytest.mark.parametrize("which", ["document", "output"])
-def test_damaged_file_is_one_counted_miss_that_heals(
+def test_damaged_entry_is_one_counted_miss_that_heals(
     daemon: DaemonProcess, tmp_path: Path, which: str, length: int
 ) -> None:
     places: list[Path] = []

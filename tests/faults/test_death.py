@@ -102,7 +102,8 @@ def kills(
             yield number - 1
 
 
-def test_a_kill_at_any_call_of_a_publish_leaves_a_whole_entry_or_none(
+@pytest.mark.kind("incomplete_entry_after_a_kill")
+def test_incomplete_entry_after_a_kill_is_left_at_no_call_of_a_publish(
     tmp_path: Path, layer: FaultLayer
 ) -> None:
     root = tmp_path / "store"

@@ -10,17 +10,19 @@ import resource
 import shutil
 import sqlite3
 import subprocess
+from hashlib import sha256
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ptocache.outcome import Outcome, Reason
+from ptocache.outcome import Event, Outcome, Reason
 from ptocache.paths import StorePaths
 from tests.faults.faultlayer import ALWAYS, CHANGES
 from tests.faults.store_process import StoreProcess, find, open_store, publish
 from tests.harness import DaemonProcess, compile_directly, wait_for
+from tests.small_disk import small_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,6 +143,31 @@ def test_unfinished_file_that_cannot_be_removed_at_once_is_removed_later(
         assert os.listdir(root / "tmp") == []
     with afterwards(root):
         pass
+
+
+@pytest.mark.kind("network_file_system")
+def test_network_file_system_that_hides_what_was_just_stored_costs_a_counted_entry_at_worst(
+    root: Path, layer: FaultLayer
+) -> None:
+    hidden = [
+        (error, kind, skip)
+        for error in (errno.ENOENT, errno.ESTALE)
+        for kind in ("open_read", "read")
+        for skip in (0, 1)
+    ]
+    with StoreProcess(root, layer) as process:
+        for number, (error, kind, skip) in enumerate(hidden):
+            name = f"k{number}"
+            layer.fail(error, kind, needle="/blobs/", skip=skip, armed=False)
+            found = process.order("publish", name)
+            assert (found["result"], layer.fired) == (Reason.STORE_FAILED.label, 1)
+            layer.off()
+            assert process.order("publish", name)["result"] == "right"
+        process.order("flush")
+    with afterwards(root) as store:
+        events = {slot.what: n for slot, n in store.index.counts().items() if slot.kind == "event"}
+        assert store.index.totals()[0] == 2 + len(hidden)
+        assert events[Event.STORE_FAILURE] == len(hidden)
 
 
 @pytest.mark.parametrize("order", ["evict", "invalidate"])
@@ -359,29 +386,16 @@ def open_and_close(root: Path) -> Iterator[Store]:
         store.close()
 
 
-@contextlib.contextmanager
-def small_disk(place: Path, size: int) -> Iterator[bool]:
-    """A file system of its own at ``place`` where that is allowed; whether it is."""
-    place.mkdir(mode=0o700)
-    made = not subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "none", str(place)],
-        capture_output=True, check=False,
-    ).returncode  # fmt: skip
-    try:
-        yield made
-    finally:
-        if made:
-            subprocess.run(["umount", "-l", str(place)], check=True)
-
-
+@pytest.mark.kind("full_disk")
 def test_full_disk_takes_no_answer_and_no_hit_and_storing_resumes_with_room(
     make_daemon: Callable[..., DaemonProcess], layer: FaultLayer, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "store", 5 * MIB) as real:
         daemon = layer.on(make_daemon()).start()
         if not real:
-            layer.fail(errno.ENOSPC, "open_write", "write", "mkdir", skip=200, times=ALWAYS)
-        size = MIB // 2
+            # A file that is there is opened on a full disk as well.
+            layer.fail(errno.ENOSPC, "write", "mkdir", skip=150, times=ALWAYS)
+        size = MIB
         for number in range(12):
             found = ask(daemon, number, size)
             assert found.outcome in (Outcome.MISS, Outcome.BYPASS), found.why
@@ -396,6 +410,9 @@ def test_full_disk_takes_no_answer_and_no_hit_and_storing_resumes_with_room(
         assert last["at_s"] > 0
         assert ask(daemon, 0, size).outcome is Outcome.MEMORY_HIT
         wait_for_tidiness(daemon)
+        if not real:
+            # What is there keeps its room: SQLite's shared memory has its own again.
+            layer.fail(errno.ENOSPC, "write", "mkdir", needle="/tmp/", times=ALWAYS)
         daemon.restart()
         assert ask(daemon, 0, size).outcome is Outcome.DISK_HIT, "a start on a full disk gives hits"
         layer.off()
@@ -408,7 +425,8 @@ def test_full_disk_takes_no_answer_and_no_hit_and_storing_resumes_with_room(
         daemon.stop()
 
 
-def test_tool_that_failed_on_a_full_disk_is_run_elsewhere_and_not_remembered_as_failing(
+@pytest.mark.kind("full_disk")
+def test_full_disk_on_which_a_tool_failed_is_left_for_another_place_and_forgotten(
     make_daemon: Callable[..., DaemonProcess], layer: FaultLayer, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "store", 2 * MIB) as real:
@@ -428,8 +446,9 @@ def test_tool_that_failed_on_a_full_disk_is_run_elsewhere_and_not_remembered_as_
         assert not spare.parent.exists()
 
 
+@pytest.mark.kind("unwritable_cache_directory")
 @pytest.mark.parametrize("way", ["layer", "mount"])
-def test_warm_store_that_is_read_only_gives_hits_and_counts_what_it_cannot_store(
+def test_unwritable_cache_directory_that_is_warm_gives_hits_and_counts_what_it_cannot_store(
     make_daemon: Callable[..., DaemonProcess], layer: FaultLayer, tmp_path: Path, way: str
 ) -> None:
     with small_disk(tmp_path / "store", 8 * MIB) as real:
@@ -538,29 +557,36 @@ def test_foreign_lock_on_the_index_costs_entries_and_no_answer(
     assert daemon.stats()["store_failure"] == 3
 
 
+@pytest.mark.kind("network_file_system")
 def test_network_file_system_that_is_busy_or_stale_costs_a_recompile_at_worst(
     make_daemon: Callable[..., DaemonProcess], layer: FaultLayer, tmp_path: Path
 ) -> None:
     daemon = layer.on(make_daemon()).start()
     ask(daemon, 0)
-    rules: list[Callable[[], None]] = [
-        lambda: layer.fail(errno.EBUSY, "unlink", "rmdir", times=ALWAYS),
-        lambda: layer.fail(errno.ENOENT, "open_read", needle="/blobs/"),
-        lambda: layer.fail(errno.ESTALE, "open_read", needle="/blobs/"),
-        lambda: layer.fail(errno.ESTALE, "rename", needle="/blobs/"),
-        lambda: layer.fail(errno.ESTALE, "rename", needle="/blobs/", skip=1),
-        lambda: layer.fail(errno.ESTALE, "read", needle="/blobs/"),
+    rules: list[tuple[int, tuple[str, ...], dict[str, Any]]] = [
+        (errno.EBUSY, ("unlink", "rmdir"), {"needle": "", "times": ALWAYS}),
+        (errno.ESTALE, ("rename",), {"needle": "/blobs/"}),
+        (errno.ESTALE, ("rename",), {"needle": "/blobs/", "skip": 1}),
+        # Of the output itself, right after it was renamed to its place.
+        (errno.ENOENT, ("open_read",), {}),
+        (errno.ESTALE, ("open_read",), {}),
+        (errno.ESTALE, ("read",), {}),
     ]
-    for number, rule in enumerate(rules, 1):
-        rule()
+    for number, (error, kinds, more) in enumerate(rules, 1):
+        made = compile_directly(source(number), "k.c", [], tmp_path / "direct")
+        layer.fail(error, *kinds, **{"needle": sha256(made).hexdigest(), **more})
         found = ask(daemon, number)
-        assert found.ok
-        verify_bytes(found, tmp_path, number)
+        assert found.outcome is (Outcome.MISS if error == errno.EBUSY else Outcome.BYPASS)
+        assert found.outputs["object"].buffer == made
         assert layer.fired > 0
         layer.off()
-        assert ask(daemon, number).outcome in (Outcome.MEMORY_HIT, Outcome.MISS)
+        assert ask(daemon, number).outcome in (Outcome.MEMORY_HIT, Outcome.DISK_HIT, Outcome.MISS)
         assert ask(daemon, number).outcome is Outcome.MEMORY_HIT
         assert ask(daemon, 0).outcome is Outcome.MEMORY_HIT
+    stats = daemon.stats()
+    assert stats["failure"] == 0
+    assert stats["bypass_reasons"] == {"store_failed": len(rules) - 1}
+    assert stats["store_failure"] == len(rules) - 1, "each of them is counted"
     wait_for_tidiness(daemon)
     daemon.stop()
     with open_and_close(daemon.root) as store:
@@ -568,23 +594,45 @@ def test_network_file_system_that_is_busy_or_stale_costs_a_recompile_at_worst(
         assert {sha256 for sha256, _ in store.blobs.walk()} == needed
 
 
-def test_unfinished_files_lie_on_the_device_of_the_finished_ones_wherever_tmpdir_is(
+@pytest.mark.kind("cross_device_rename")
+def test_cross_device_rename_is_none_wherever_tmpdir_the_tools_and_the_outputs_are(
     make_daemon: Callable[..., DaemonProcess], layer: FaultLayer, tmp_path: Path
 ) -> None:
-    with small_disk(tmp_path / "elsewhere", MIB):
+    elsewhere, third = tmp_path / "elsewhere", tmp_path / "third"
+    with (
+        small_disk(tmp_path / "store", 32 * MIB),
+        small_disk(elsewhere, 4 * MIB),
+        small_disk(third, 4 * MIB),
+    ):
         daemon = make_daemon()
-        layer.on(daemon).env["TMPDIR"] = str(tmp_path / "elsewhere")
+        layer.on(daemon).env["TMPDIR"] = str(elsewhere)
         daemon.start()
-        layer.watch("rename")
-        assert ask(daemon, 0).outcome is Outcome.MISS
-        assert layer.seen == 2
+        for number, tools_elsewhere in enumerate((False, True)):
+            if tools_elsewhere:
+                # The private directory of this compile lies in /tmp, and what the tool makes as well.
+                layer.fail(errno.ENOSPC, "mkdir", needle="/tmp/job-")
+                assert ask(daemon, 10).outcome is Outcome.MISS
+                assert layer.fired == 1
+            layer.watch("rename", "open_write", needle="/blobs/")
+            found = ask(daemon, number, 300_000)
+            assert found.outcome is Outcome.MISS
+            kinds = [call.kind for call in layer.calls()]
+            assert kinds == ["rename"] * 2, "nobody sees a file before it is whole"
+            layer.off()
+            assert ask(daemon, number, 300_000).outcome is Outcome.MEMORY_HIT
+            found.outputs["object"].write(third / "k.o")
+            verify_bytes(found, tmp_path, number, 300_000)
+            assert (third / "k.o").read_bytes() == found.outputs["object"].buffer
+            assert os.listdir(third) == ["k.o"]
         devices = {(daemon.root / name).stat().st_dev for name in ("tmp", "blobs")}
         assert len(devices) == 1
-        assert os.listdir(tmp_path / "elsewhere") == []
+        assert os.listdir(elsewhere) == []
+        assert daemon.stats()["store_failure"] == 0
         daemon.stop()
 
 
-def test_tmp_that_somebody_put_on_another_device_costs_entries_and_no_answer(
+@pytest.mark.kind("cross_device_rename")
+def test_cross_device_rename_out_of_a_mounted_tmp_costs_entries_and_no_answer(
     make_daemon: Callable[..., DaemonProcess], layer: FaultLayer, tmp_path: Path
 ) -> None:
     daemon = layer.on(make_daemon())

@@ -44,7 +44,8 @@ def takes_over(waiter: KernelProcess) -> None:
 # --- holders that fail
 
 
-def test_a_killed_holder_hands_the_lease_on(
+@pytest.mark.kind("lock_left_by_killed_process")
+def test_lock_left_by_killed_process_is_a_lease_that_goes_on_to_who_waits(
     daemon: DaemonProcess, two: tuple[KernelProcess, KernelProcess]
 ) -> None:
     holder, waiter = two

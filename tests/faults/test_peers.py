@@ -83,8 +83,11 @@ LIES = {
 }
 
 
+@pytest.mark.kind("message_size_limit")
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
-def test_lie_ends_the_connection_and_takes_no_memory(served: DaemonProcess, lie: bytes) -> None:
+def test_message_size_limit_ends_the_connection_of_a_lie_which_takes_no_memory(
+    served: DaemonProcess, lie: bytes
+) -> None:
     before = resident(served)
     with RawPeer(served.socket) as peer:
         peer.send(lie)

@@ -1,4 +1,7 @@
-"""Many processes that all find no daemon at the same moment."""
+"""Many processes that all find no daemon at the same moment.
+
+``PTOCACHE_START_ROUNDS`` is how often forty serves and forty clients start at once (``make soak``: 50).
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,35 @@ import os
 import shutil
 import signal
 import tempfile
-import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness import ClientProcess, at_once, compile_directly, daemons_of, wait_for
+from ptocache.client import connect
+from tests.faults.peers import Forked
+from tests.harness import (
+    DEADLINE_S,
+    ClientProcess,
+    at_once,
+    compile_directly,
+    daemons_of,
+    wait_for,
+)
+from tests.nursery import nursery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.nursery import Fostered
 
 SOURCE = "int answer(void) { return 42; }\n"
 STARTERS = 40
 ALONE = 16
 """Of those who compile by themselves: nothing of theirs is shared, and each costs a second of work."""
-ENOUGH_S = 8.0
-"""New rounds begin for so long; the first always does."""
+ROUNDS = int(os.environ.get("PTOCACHE_START_ROUNDS", "2"))
+EXIT_ALREADY_SERVED = 5
 
 
 def gone(root: Path) -> None:
@@ -61,27 +76,106 @@ def storm(
     )
 
 
-def test_forty_starters_get_one_daemon_and_each_an_answer(place: Path) -> None:
-    deadline = time.monotonic() + ENOUGH_S
-    rounds = 0
-    while not rounds or time.monotonic() < deadline:
-        own = place / str(rounds)
-        own.mkdir()
-        results = storm(environment(own, PTOCACHE_REQUIRE="1"))
-        served = daemons_of(own / "store")
-        assert len(served) == 1
-        outcomes = [item["outcome"] for item in results]
-        assert outcomes.count("miss") == 1
-        assert set(outcomes) <= {"miss", "joined", "memory_hit"}
-        assert [item["warnings"] for item in results] == [[]] * STARTERS
-        assert len({str(item["outputs"]) for item in results}) == 1
-        os.kill(served[0], signal.SIGTERM)
-        gone(own / "store")
-        assert not (own / "run" / "s").exists()
-        rounds += 1
+def all_answered(results: list[dict[str, object]]) -> None:
+    """Each has the same bytes from one compile, and nobody had to say anything."""
+    outcomes = [item["outcome"] for item in results]
+    assert outcomes.count("miss") == 1
+    assert set(outcomes) <= {"miss", "joined", "memory_hit"}
+    assert [item["warnings"] for item in results] == [[]] * STARTERS
+    assert len({str(item["outputs"]) for item in results}) == 1
 
 
-def test_forty_starters_after_a_killed_daemon_get_one_daemon(place: Path) -> None:
+@pytest.mark.kind("daemon_started_twice")
+def test_daemon_started_twice_by_forty_clients_is_one_and_answers_each(place: Path) -> None:
+    own = place / "0"
+    own.mkdir()
+    results = storm(environment(own, PTOCACHE_REQUIRE="1"))
+    all_answered(results)
+    (served,) = daemons_of(own / "store")
+    os.kill(served, signal.SIGTERM)
+    gone(own / "store")
+    assert not (own / "run" / "s").exists()
+
+
+class Serves:
+    """``ptocache serve``, many times."""
+
+    def __init__(self, env: dict[str, str], place: Path) -> None:
+        self._env = env
+        self._logs = [place / f"serve-{number}" for number in range(STARTERS)]
+        self._processes: list[Fostered] = []
+
+    def start_one(self) -> None:
+        with open(self._logs[len(self._processes)], "wb") as log:
+            words = ["ptocache", "serve"]
+            self._processes.append(
+                nursery().command(words, self._env, "/", log.fileno(), log.fileno())
+            )
+
+    def left(self) -> list[Fostered]:
+        """Those that have not ended."""
+        return [process for process in self._processes if process.poll() is None]
+
+    def losers(self) -> set[tuple[int | None, str]]:
+        """How those ended that have, each way once: exit code and everything that they said."""
+        ends = zip(self._processes, self._logs, strict=True)
+        return {
+            (process.returncode, log.read_text())
+            for process, log in ends
+            if process.returncode is not None
+        }
+
+
+def ask_as(env: dict[str, str]) -> dict[str, object]:
+    """What a client in this environment gets; for a process of its own."""
+    os.environ.clear()
+    os.environ.update(env)
+    with warnings.catch_warnings(record=True) as caught, connect() as client:
+        warnings.simplefilter("always")
+        found = client.compile("host", {"k.c": SOURCE}, outputs=["object"])
+        digest = hashlib.sha256(found.outputs["object"].buffer).hexdigest()
+    said = [str(item.message) for item in caught]
+    return {"outcome": found.outcome.label, "outputs": digest, "warnings": said}
+
+
+@pytest.mark.kind("daemon_started_twice")
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_daemon_started_twice_by_forty_serves_and_forty_clients_is_one_and_losers_are_quiet(
+    place: Path, number: int
+) -> None:
+    own = place / str(number)
+    own.mkdir()
+    store = own / "store"
+    env = environment(own, PTOCACHE_REQUIRE="1")
+    serves = Serves(env, own)
+    clients = Forked(STARTERS, lambda _: ask_as(env), DEADLINE_S)
+    # Most clients find nobody, some serves come when one is served: the barrier opens in between.
+    for count in range(STARTERS):
+        serves.start_one()
+        if count == number % STARTERS:
+            clients.go()
+    all_answered(clients.results())
+
+    def living() -> list[int]:
+        return [*(process.pid for process in serves.left()), *daemons_of(store)]
+
+    wait_for(lambda: len(living()) == 1, "all but one to end")
+    (served,) = living()
+    said = (
+        f"ptocache: a daemon already serves the store {store} (ptocache status tells more of it)\n"
+    )
+    assert serves.losers() == {(EXIT_ALREADY_SERVED, said)}
+    with connect(env=env) as client:
+        assert client.call("status")["pid"] == served
+    os.kill(served, signal.SIGTERM)
+    wait_for(lambda: not living(), "the one to end")
+    assert not (own / "run" / "s").exists()
+
+
+@pytest.mark.kind("stale_socket_file")
+def test_stale_socket_file_keeps_none_of_forty_clients_from_starting_one_daemon(
+    place: Path,
+) -> None:
     own = place / "0"
     own.mkdir()
     env = environment(own, PTOCACHE_REQUIRE="1")

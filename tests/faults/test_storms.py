@@ -40,7 +40,8 @@ def wait_until(daemon: DaemonProcess, field: str, count: int) -> None:
         wait_for(lambda: client.call("status")[field] >= count, f"{count} to be {field}")
 
 
-def test_sixty_four_processes_on_one_cold_key_run_each_tool_once(
+@pytest.mark.kind("compile_storm")
+def test_compile_storm_of_sixty_four_processes_on_one_cold_key_runs_each_tool_once(
     make_daemon: MakeDaemon, tmp_path: Path
 ) -> None:
     cann = SimCann.make(tmp_path / "cann")
@@ -64,7 +65,8 @@ def test_sixty_four_processes_on_one_cold_key_run_each_tool_once(
     assert own_faults(daemon) == []
 
 
-def test_sixty_four_processes_on_one_cold_kernel_get_one_lease(
+@pytest.mark.kind("compile_storm")
+def test_compile_storm_of_sixty_four_processes_on_one_cold_kernel_gets_one_lease(
     make_daemon: MakeDaemon, tmp_path: Path
 ) -> None:
     daemon = make_daemon().start()
@@ -121,7 +123,8 @@ def test_each_holder_of_a_storm_that_dies_passes_the_lease_on(
     assert stats["requests"] == count
 
 
-def test_sixteen_processes_on_sixteen_keys_compile_side_by_side_up_to_jobs(
+@pytest.mark.kind("compile_storm")
+def test_compile_storm_of_sixteen_processes_on_sixteen_keys_runs_side_by_side_up_to_jobs(
     make_daemon: MakeDaemon, logging_compiler: LoggingCompiler, tmp_path: Path
 ) -> None:
     gate, spans = Gate(tmp_path / "gate"), tmp_path / "spans"

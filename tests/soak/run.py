@@ -4,7 +4,8 @@
 
 Phases of a few thousand requests each. Between two phases one thing of the world changes (a tool replaced
 in place, a header edited, a link moved, entries invalidated, a file of the store damaged); in the middle
-of some the daemon or a tool is killed, restarted, or made to evict. Within a phase the right answer to
+of some the daemon is killed, restarted or made to evict, or a process that holds the lease of a kernel is
+killed. A quarter of the requests are for finished kernels, which the clients build themselves. Within a phase the right answer to
 each request is known, so every answer is judged. Exit code 1 if anything was wrong.
 """
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 PHASE_REQUESTS = 5000
 STORE_LIMIT = "4M"
 """Small, so that entries are evicted all the time."""
-_BY_DAEMON = ("memory_hit", "disk_hit", "joined", "miss", "bypass", "failure")
+_OUTCOMES = ("memory_hit", "disk_hit", "joined", "miss", "bypass", "failure")
+_BY_DAEMON = (*_OUTCOMES, *(f"kernel_{label}" for label in _OUTCOMES))
 
 
 class Soak:
@@ -79,8 +81,9 @@ class Soak:
         before = self._counts() if calm else {}
         runs = len(self.trees["A"].runs("bisheng"))
         self._tell(requests)
-        disturb()
+        seen = disturb()
         counts = self._hear()
+        counts.update(seen or ())
         self.outcomes.update(counts)
         if calm:
             self._account(before, counts, len(self.trees["A"].runs("bisheng")) - runs)
@@ -88,12 +91,7 @@ class Soak:
         self.trees["A"].clear_log()
 
     def _tell(self, requests: int) -> None:
-        order = {
-            "requests": requests // len(self.workers),
-            "identities": self.state.identities,
-            "headers": self.state.headers,
-            "latest": self.state.latest,
-        }
+        order = {"requests": requests // len(self.workers), **self.state._asdict()}
         for worker in self.workers:
             assert worker.stdin is not None
             worker.stdin.write(json.dumps(order) + "\n")
@@ -128,14 +126,21 @@ class Soak:
         sys.stderr.write(f"soak: phase {self.phases}: {what}\n")
 
     def _counts(self) -> dict[str, int]:
-        return {label: self.daemon.stats()[label] for label in _BY_DAEMON}
+        with self.daemon.client() as client:
+            caches = client.stats()["caches"]
+        binary, kernel = caches["binary"], caches["kernel"]
+        return {
+            **{label: binary[label] for label in _OUTCOMES},
+            **{f"kernel_{label}": kernel[label] for label in _OUTCOMES},
+        }
 
     # --- in the middle of a phase
 
-    def _disturbances(self) -> list[Callable[[], None]]:
+    def _disturbances(self) -> list[Callable[[], list[str] | None]]:
+        """Each gives the outcomes of requests of its own, if it makes any."""
         return [
             self.nothing, self.nothing, self.collect, self.kill_daemon, self.restart_daemon,
-            self.stop_a_worker, self.verify,
+            self.stop_a_worker, self.verify, self.kill_holders,
         ]  # fmt: skip
 
     def nothing(self) -> None:
@@ -170,6 +175,26 @@ class Soak:
         os.kill(pid, signal.SIGSTOP)
         time.sleep(self.draw.random())
         os.kill(pid, signal.SIGCONT)
+
+    def kill_holders(self) -> list[str]:
+        """Processes that ask for a kernel and are killed, with the lease if they got that: others may wait
+        for the same."""
+        phase = json.dumps({**self.state._asdict()})
+        seen = []
+        for number in range(5):
+            self.faults["holder_killed"] += 1
+            process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "tests.soak.worker", str(self.root),
+                    f"holder-{self.phases}-{number}", "--hold", phase,
+                ],
+                env=self.daemon.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            with process:
+                assert process.stdout is not None
+                seen.append(process.stdout.readline().strip())
+                process.kill()
+        return seen
 
     def verify(self) -> None:
         """Read everything in the store while it is used."""

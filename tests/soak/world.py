@@ -6,6 +6,7 @@ without compiling: its text must name the source, the headers, the options and t
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,6 +60,23 @@ def write_headers(directory: Path, versions: tuple[int, ...]) -> None:
         partial = directory / "part"
         partial.write_bytes(header(number, version))
         partial.rename(directory / f"tile{number}.h")
+
+
+def material(ask: Ask, state: State) -> dict[str, str]:
+    """What a framework says that its finished kernel is made of: it reads the headers itself."""
+    number = ask.kernel % HEADERS
+    return {
+        "source": source(ask.kernel).decode(),
+        "options": " ".join(OPTIONS[ask.options]),
+        "header": header(number, state.headers[number]).decode(),
+    }
+
+
+def bundle(ask: Ask, state: State) -> dict[str, str]:
+    """The files of a finished kernel, which name all that it was made of, the toolchain included."""
+    tree = state.latest if ask.tree == "latest" else ask.tree
+    made_of = {**material(ask, state), "identity": state.identities[tree], "arch": ARCHS[ask.arch]}
+    return {"params.json": json.dumps(made_of), "kernel.so": json.dumps(made_of) * 50}
 
 
 def wrong(ask: Ask, state: State, data: bytes) -> str:

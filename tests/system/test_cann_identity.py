@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import shutil
+import struct
 import subprocess
+import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from ptocache.client import Client
 from ptocache.compiler import probe
 from ptocache.contents import Contents
-from ptocache.errors import ToolNotFoundError
+from ptocache.errors import PtocacheWarning, ToolNotFoundError
 from ptocache.identity import Identities, Options, variables_of
-from ptocache.signature import moment
-from ptocache.toolchain import Registry
+from ptocache.result import Result
+from ptocache.signature import moment, settled, signature_of
+from ptocache.toolchain import ProbeResult, Registry
 from ptocache_cann import installation
-from tests.harness import wait_for
+from tests.harness import DaemonProcess, wait_for
 from tests.simcann import KERNEL, PTO, SimCann, build_tool, make_pip_ptoas, make_ptoas_release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Literal
 
-    from ptocache.client import Client
     from ptocache.model import Identity
-    from ptocache.result import Result
-    from tests.harness import DaemonProcess
 
 SYSTEM = "/usr/bin:/bin"
 
@@ -370,14 +374,23 @@ def test_an_odd_answer_to_version_changes_nothing(knob: str, cann: SimCann) -> N
     assert "clang version 15.0.5" in after.installation.banner
 
 
-def test_a_compiler_that_does_not_answer_leaves_all_uncertain(cann: SimCann) -> None:
-    def hangs(argv: tuple[str, ...], env: Mapping[str, str] = {}) -> Any:
-        if "LD_TRACE_LOADED_OBJECTS" in env:
-            return probe(argv, env)
-        raise TimeoutError(f"{argv[0]} did not answer")
+def no_answer(argv: tuple[str, ...]) -> ProbeResult:
+    raise TimeoutError(f"{argv[0]} did not answer")
+
+
+def refusal(argv: tuple[str, ...]) -> ProbeResult:
+    return ProbeResult(1, "", "")
+
+
+@pytest.mark.parametrize("answer", [no_answer, refusal])
+def test_a_compiler_that_does_not_answer_leaves_all_uncertain(
+    answer: Callable[[tuple[str, ...]], ProbeResult], cann: SimCann
+) -> None:
+    def asked(argv: tuple[str, ...], env: Mapping[str, str] = {}) -> ProbeResult:
+        return probe(argv, env) if "LD_TRACE_LOADED_OBJECTS" in env else answer(argv)
 
     asker = Asker()
-    asker.identities = Identities(Contents(), hangs)
+    asker.identities = Identities(Contents(), asked)
     found = asker.ascendc(cann.env())
     assert "does not say where it looks for headers" in found.uncertain
     assert "bisheng of unknown version" in found.installation.banner
@@ -520,32 +533,161 @@ def compiled(client: Client, cann: SimCann, **env: str) -> Result:
     return client.compile("ascendc", {"k.asc": KERNEL}, env=cann.env(**env), check=False)
 
 
-def test_what_is_not_identified_is_compiled_counted_and_not_stored(
-    daemon: DaemonProcess, cann: SimCann
+@pytest.fixture(scope="module")
+def probing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    """A daemon whose shell speaks Chinese."""
+    daemon = DaemonProcess(tmp_path_factory.mktemp("probing") / "store")
+    daemon.env.update(LANG="zh_CN.UTF-8", LC_MESSAGES="zh_CN.UTF-8")
+    yield daemon.start()
+    daemon.clean_up()
+
+
+class Tool(NamedTuple):
+    """A request that leads to a tool which is not easily asked."""
+
+    toolchain: str
+    env: dict[str, str]
+    inputs: dict[str, str]
+
+    def ask(self, client: Client, **env: str) -> Result:
+        outputs = ["cpp"] if self.toolchain == "pto" else []
+        return client.compile(
+            self.toolchain, self.inputs, env={**self.env, **env}, outputs=outputs, check=False
+        )
+
+
+def of_ptoas(path: str) -> Tool:
+    return Tool("pto", {"PATH": path}, {"k.pto": PTO})
+
+
+def of_bisheng(env: dict[str, str]) -> Tool:
+    return Tool("ascendc", env, {"k.asc": KERNEL})
+
+
+def script(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def launcher_of_pip(cann: SimCann, place: Path) -> Tool:
+    prefix = place / "venv"
+    subprocess.run(["python3", "-m", "venv", "--without-pip", str(prefix)], check=True)
+    launcher = make_pip_ptoas(prefix, log=cann.log, knobs=cann.knobs, python=f"{prefix}/bin/python")
+    return of_ptoas(f"{launcher.parent}:{SYSTEM}")
+
+
+def link_of_ccache(cann: SimCann, place: Path) -> Tool:
+    (place / "masks").mkdir()
+    shutil.copy("/bin/true", place / "ccache")
+    (place / "masks" / "bisheng").symlink_to(place / "ccache")
+    return of_bisheng({"PATH": f"{place / 'masks'}:{cann.bin}"})
+
+
+def answers_on_stderr(cann: SimCann, _: Path) -> Tool:
+    cann.knob("all.version-to-stderr")
+    return of_bisheng(cann.env())
+
+
+def answers_with_an_error(cann: SimCann, _: Path) -> Tool:
+    cann.knob("all.version-exit", 1)
+    return of_bisheng(cann.env())
+
+
+def answers_in_english_only_if_asked_to(cann: SimCann, _: Path) -> Tool:
+    real = cann.compiler / "bin" / "bisheng"
+    (cann.compiler / "libexec").mkdir()
+    real.rename(cann.compiler / "libexec" / "bisheng")
+    script(
+        real,
+        '[ "$LC_ALL$LANG" = CC ] || { echo "virhe: tuntematon valitsin" >&2; exit 1; }\n'
+        'exec "$(dirname "$(readlink -f "$0")")/../libexec/bisheng" "$@"',
+    )
+    return of_bisheng(cann.env())
+
+
+PROBES = [
+    launcher_of_pip, link_of_ccache, answers_on_stderr, answers_with_an_error,
+    answers_in_english_only_if_asked_to,
+]  # fmt: skip
+SHELLS = ({"LANG": "zh_CN"}, {"LC_ALL": "de_DE.UTF-8"}, {"LANG": "fi_FI.UTF-8", "LANGUAGE": "fi"})
+
+
+@pytest.mark.kind("toolchain_probe_fails")
+@pytest.mark.parametrize("make", PROBES)
+def test_toolchain_probe_fails_for_no_launcher_shim_or_language_that_is_met_in_the_wild(
+    make: Callable[[SimCann, Path], Tool], probing: DaemonProcess, cann: SimCann, tmp_path: Path
 ) -> None:
+    tool = make(cann, tmp_path)
+    with probing.client() as client:
+        assert tool.ask(client).outcome.label == "miss"
+        for shell in SHELLS:
+            assert tool.ask(client, **shell).outcome.label == "memory_hit"
+
+
+def shim_of_ptoas(cann: SimCann, place: Path) -> tuple[Tool, str]:
+    real = build_tool(place / "opt", log=cann.log, knobs=cann.knobs, name="ptoas")
+    shim = script(place / "shims" / "ptoas", f'exec {real} "$@"')
+    return of_ptoas(str(shim.parent)), f"{shim} (ptoas) is a script that may lead anywhere"
+
+
+def shim_of_ccache(cann: SimCann, place: Path) -> tuple[Tool, str]:
+    shim = script(place / "shims" / "bisheng", f'exec {cann.tool("bisheng")} "$@"')
+    env = {"PATH": f"{shim.parent}:{cann.bin}"}
+    return of_bisheng(env), f"{shim} (bisheng) is a script that may lead anywhere"
+
+
+def version_file_that_is_empty(cann: SimCann, _: Path) -> tuple[Tool, str]:
     (cann.root / "version.info").write_text("")
-    with daemon.client() as client:
-        for _ in range(2):
-            result = compiled(client, cann)
-            assert (result.outcome.label, result.reason.label) == (
-                "bypass", "unidentified_toolchain",
-            )  # fmt: skip
-            assert f"{cann.root}/version.info is empty" in result.why
-            assert len(result.outputs["aibin"].buffer) > 0
-    assert len(cann.runs("bisheng")) == 2
-    assert daemon.stats()["bypass_reasons"] == {"unidentified_toolchain": 2}
+    return of_bisheng(cann.env()), f"{cann.root}/version.info is empty"
 
 
-def test_what_a_shell_says_that_is_not_declared_makes_no_difference(
-    daemon: DaemonProcess, cann: SimCann
-) -> None:
-    with daemon.client() as client:
-        assert compiled(client, cann, LANG="fi_FI.UTF-8").outcome.label == "miss"
-        for extra in ({"LANG": "zh_CN"}, {"LC_ALL": "de_DE"}, {"RANK": "3"}, {"HOME": "/x"}):
-            assert compiled(client, cann, **extra).outcome.label == "memory_hit"
+@pytest.mark.kind("toolchain_probe_fails")
+@pytest.mark.parametrize("make", [shim_of_ptoas, shim_of_ccache, version_file_that_is_empty])
+def test_toolchain_probe_fails_and_statistics_and_one_warning_name_the_reason(
+    make: Callable[[SimCann, Path], tuple[Tool, str]],
+    probing: DaemonProcess, cann: SimCann, tmp_path: Path,
+) -> None:  # fmt: skip
+    tool, why = make(cann, tmp_path)
+    before = bypassed(probing)
+    with probing.client() as client:
+        with pytest.warns(PtocacheWarning) as warned:
+            results = [tool.ask(client) for _ in range(2)]
+        for result in results:
+            assert result.outcome.label == "bypass"
+            assert result.reason.label == "unidentified_toolchain"
+            assert why in result.why
+            assert [item.size > 0 for item in result.outputs.values()] == [True]
+    (warning,) = warned
+    assert str(warning.message).startswith("ptocache stores nothing that is compiled with")
+    assert why in str(warning.message)
+    assert warning.filename == __file__
+    assert bypassed(probing) == before + 2
+    assert len([run for run in cann.runs() if run.tool in ("bisheng", "ptoas")]) == 2
 
 
-def test_new_clients_and_a_new_daemon_ask_and_read_nothing(
+def bypassed(daemon: DaemonProcess) -> int:
+    return int(daemon.stats()["bypass_reasons"].get("unidentified_toolchain", 0))
+
+
+EACH_ASKS = """
+import os, sys
+from ptocache.client import connect
+for _ in range(int(sys.argv[1])):
+    # One after the other, and none of them has ever asked before.
+    if os.fork() == 0:
+        with connect() as client:
+            print(client.compile("ascendc", {"k.asc": sys.argv[2]}).outcome.label, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+MANY = 20_000
+SMALL_PRINCIPALS = 8
+"""Files too small to be kept by their stamps."""
+
+
+def test_a_new_daemon_asks_nothing_and_reads_no_file_of_a_tree(
     make_daemon: Callable[..., DaemonProcess], cann: SimCann
 ) -> None:
     daemon = make_daemon(rescan=3600).start()
@@ -559,11 +701,6 @@ def test_new_clients_and_a_new_daemon_ask_and_read_nothing(
     with daemon.client() as client:
         compiled(client, cann)
     wait_for(lambda: read_by_a_hit() == 0, "stamps old enough to be trusted")
-    asked, read = len(cann.runs(probes=True)), files_read(daemon)
-    for _ in range(64):
-        with daemon.client() as client:
-            assert compiled(client, cann).outcome.label == "memory_hit"
-    assert (len(cann.runs(probes=True)), files_read(daemon)) == (asked, read)
     # What was too young when it was located is asked once more, and remembered then.
     daemon.restart()
     read_by_a_hit()
@@ -572,11 +709,75 @@ def test_new_clients_and_a_new_daemon_ask_and_read_nothing(
     with daemon.client() as client:
         assert compiled(client, cann).outcome.label == "disk_hit"
     assert len(cann.runs(probes=True)) == asked
-    # Files too small to be kept by their stamps: none of the tree is among them.
     assert files_read(daemon) <= SMALL_PRINCIPALS
 
 
-SMALL_PRINCIPALS = 8
+@pytest.mark.kind("cost_of_fingerprinting")
+def test_cost_of_fingerprinting_is_paid_once_a_daemon_and_a_changed_file_is_noticed(
+    make_daemon: Callable[..., DaemonProcess], tmp_path: Path
+) -> None:
+    cann = SimCann.make(tmp_path / "cann", files=MANY)
+    last = sorted((cann.root / "include" / "generated").rglob("*.h"))[-1]
+    daemon = make_daemon(rescan=3600).start()
+
+    def ask(processes: int = 1) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", EACH_ASKS, str(processes), KERNEL],
+            env={**daemon.env, **cann.env()}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return done.stdout.split()
+
+    wait_for(lambda: quiet(last) and quiet(cann.root / "version.info"), "stamps to be trusted")
+    before = files_read(daemon)
+    assert ask() == ["miss"]
+    assert MANY < files_read(daemon) - before < MANY + 200, "each file once"
+    with Opened(cann.root) as opened:
+        read, asked = files_read(daemon), len(cann.runs(probes=True))
+        assert ask(64) == ["memory_hit"] * 64
+        assert (files_read(daemon), len(cann.runs(probes=True))) == (read, asked)
+        assert opened.names() == set(), "nothing of the tree was opened, not even a folder"
+    last.write_text("#define OTHER 1\n")
+    wait_for(lambda: ask() == ["miss"], "the change to be noticed")
+    assert files_read(daemon) - read <= SMALL_PRINCIPALS, "of the tree, only what changed"
+
+
+def quiet(path: Path) -> bool:
+    stamp = signature_of(str(path))
+    assert stamp is not None
+    return settled(stamp, time.time_ns())
+
+
+class Opened:
+    """Tells what is opened in the folders of a tree, and which of these are listed (inotify)."""
+
+    _OPEN = 0x20
+
+    def __init__(self, root: Path) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        folders = [folder for folder, _, _ in os.walk(root)]
+        for folder in folders:
+            assert libc.inotify_add_watch(self._fd, os.fsencode(folder), self._OPEN) > 0
+        # It sees what it is made for.
+        os.listdir(folders[-1])
+        assert "" in self.names()
+
+    def names(self) -> set[str]:
+        """Names of what was opened since this was last asked; of a watched folder itself, empty."""
+        found = set()
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._fd, 1 << 20):
+                while data:
+                    *_, length = struct.unpack_from("iIII", data)
+                    found.add(data[16 : 16 + length].rstrip(b"\0").decode())
+                    data = data[16 + length :]
+        return found
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        os.close(self._fd)
 
 
 def test_a_ptoas_of_a_release_compiles_through_a_daemon(

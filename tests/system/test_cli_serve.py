@@ -60,7 +60,10 @@ def test_a_second_serve_is_exit_code_5_and_one_line(how: str, daemon: DaemonProc
     assert ptocache("status", "--json", env=daemon.env).json()["pid"] == daemon.pid
 
 
-def test_of_several_serves_at_once_one_serves_and_the_others_say_5(env: dict[str, str]) -> None:
+@pytest.mark.kind("daemon_started_twice")
+def test_daemon_started_twice_by_commands_is_one_that_serves_and_others_that_say_5(
+    env: dict[str, str],
+) -> None:
     processes = [start("serve", "--detach", env=env) for _ in range(4)]
     codes = sorted(finish(process).code for process in processes)
     assert codes == [0, 5, 5, 5]
@@ -142,7 +145,10 @@ def test_stop_now_ends_running_compiles(compiling: Compiling) -> None:
     assert b"ptocache: warning: " in answer.stderr
 
 
-def test_ctrl_c_ends_a_compile_quietly_and_its_compiler_too(compiling: Compiling) -> None:
+@pytest.mark.kind("orphan_compilers")
+def test_orphan_compilers_are_not_left_by_ctrl_c_which_ends_a_compile_quietly(
+    compiling: Compiling,
+) -> None:
     tools = compiling.gate.arrivals()
     compiling.client.send_signal(signal.SIGINT)
     done = finish(compiling.client)

@@ -17,7 +17,16 @@ import pytest
 from ptocache.outcome import Outcome, Reason
 from ptocache.result import Result
 from ptocache.signature import settled, signature_of
-from tests.harness import BOOT, DaemonProcess, Gate, LoggingCompiler, alive, daemons_of, wait_for
+from tests.harness import (
+    BOOT,
+    DaemonProcess,
+    Gate,
+    LoggingCompiler,
+    alive,
+    daemons_of,
+    stray,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,8 +95,9 @@ def left_over(daemon: DaemonProcess) -> list[str]:
 # --- stopping
 
 
+@pytest.mark.kind("orphan_compilers")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_lets_a_running_compile_finish_and_its_client_gets_the_answer(
+def test_orphan_compilers_are_not_left_by_a_signal_that_lets_a_compile_finish(
     held: DaemonProcess, logging_compiler: LoggingCompiler, gate: Gate, number: signal.Signals
 ) -> None:
     client = asking(held, logging_compiler, gate)
@@ -117,17 +127,26 @@ def test_compile_finished_while_stopping_is_stored(
     assert bytes(again.outputs["object"].buffer) == bytes(first.outputs["object"].buffer)
 
 
-def test_second_signal_ends_the_compile_at_once_and_its_client_is_told(
-    held: DaemonProcess, logging_compiler: LoggingCompiler, gate: Gate
+@pytest.mark.kind("orphan_compilers")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_orphan_compilers_are_not_left_by_a_second_signal_and_their_client_is_told(
+    held: DaemonProcess,
+    logging_compiler: LoggingCompiler,
+    gate: Gate,
+    tmp_path: Path,
+    number: signal.Signals,
 ) -> None:
+    strayed = tmp_path / "strayed"
+    logging_compiler.write(before=f"{stray(strayed)}\n{gate.script}")
     client = asking(held, logging_compiler, gate)
-    os.kill(held.pid, signal.SIGTERM)
+    os.kill(held.pid, number)
     wait_for(lambda: not held.socket.exists(), "the socket to be withdrawn")
-    os.kill(held.pid, signal.SIGTERM)
+    os.kill(held.pid, number)
     found = client.result()
     assert found.outcome is Outcome.FAILURE
     assert found.reason is Reason.CANCELLED
     assert held.stop() == 0
+    assert not any(map(alive, [*gate.arrivals(), int(strayed.read_text())]))
     assert left_over(held) == []
 
 
@@ -205,7 +224,8 @@ def test_question_to_a_compiler_ends_with_a_killed_daemon(
     assert isinstance(client.error, OSError)
 
 
-def test_client_that_comes_while_a_daemon_stops_is_served_by_the_next(
+@pytest.mark.kind("daemon_started_twice")
+def test_daemon_started_twice_while_one_stops_serves_who_comes_then(
     held: DaemonProcess, logging_compiler: LoggingCompiler, gate: Gate
 ) -> None:
     first = asking(held, logging_compiler, gate)
@@ -299,7 +319,8 @@ def test_daemon_of_another_store_does_not_take_a_served_socket(
 # --- sudden death
 
 
-def test_daemon_starts_again_on_the_socket_of_a_killed_one(daemon: DaemonProcess) -> None:
+@pytest.mark.kind("stale_socket_file")
+def test_stale_socket_file_of_a_killed_daemon_is_taken_over(daemon: DaemonProcess) -> None:
     with daemon.client() as client:
         first = client.compile("host", {"k.c": SOURCE}, env={"PATH": os.environ["PATH"]})
     daemon.kill()
@@ -311,16 +332,12 @@ def test_daemon_starts_again_on_the_socket_of_a_killed_one(daemon: DaemonProcess
     assert bytes(again.outputs["shared"].buffer) == bytes(first.outputs["shared"].buffer)
 
 
-def test_tools_of_a_killed_daemon_end_with_it_wherever_they_went(
+@pytest.mark.kind("orphan_compilers")
+def test_orphan_compilers_of_a_killed_daemon_end_with_it_wherever_they_went(
     make_daemon: MakeDaemon, logging_compiler: LoggingCompiler, gate: Gate, tmp_path: Path
 ) -> None:
     strayed = tmp_path / "strayed"
-    logging_compiler.write(
-        before=f'case " $* " in *" -c "*" -o "*) setsid sh -c \'echo $$ > "{strayed}.part"; '
-        f'mv "{strayed}.part" "{strayed}"; exec sleep 600\' >/dev/null 2>&1 & ;; esac\n'
-        f'while case " $* " in *" -c "*" -o "*) [ ! -e "{strayed}" ] ;; *) false ;; esac; '
-        f"do sleep 0.02; done\n{gate.script}"
-    )
+    logging_compiler.write(before=f"{stray(strayed)}\n{gate.script}")
     daemon = make_daemon(trust_scripts=logging_compiler.trust).start()
     client = asking(daemon, logging_compiler, gate)
     pids = [*gate.arrivals(), int(strayed.read_text())]
@@ -337,12 +354,7 @@ def test_grandchild_of_a_tool_ends_when_the_daemon_stops_in_order(
     make_daemon: MakeDaemon, logging_compiler: LoggingCompiler, tmp_path: Path
 ) -> None:
     strayed = tmp_path / "strayed"
-    logging_compiler.write(
-        before=f'case " $* " in *" -c "*" -o "*) setsid sh -c \'echo $$ > "{strayed}.part"; '
-        f'mv "{strayed}.part" "{strayed}"; exec sleep 600\' >/dev/null 2>&1 & ;; esac\n'
-        f'while case " $* " in *" -c "*" -o "*) [ ! -e "{strayed}" ] ;; *) false ;; esac; '
-        "do sleep 0.02; done"
-    )
+    logging_compiler.write(before=stray(strayed))
     daemon = make_daemon(trust_scripts=logging_compiler.trust).start()
     assert Asking(daemon, logging_compiler).result().outcome is Outcome.MISS
     assert daemon.stop() == 0
@@ -353,7 +365,10 @@ def test_grandchild_of_a_tool_ends_when_the_daemon_stops_in_order(
 # --- the socket's place
 
 
-def test_file_at_the_sockets_place_is_refused_and_left_alone(make_daemon: MakeDaemon) -> None:
+@pytest.mark.kind("stale_socket_file")
+def test_stale_socket_file_that_is_a_regular_file_is_refused_and_left_alone(
+    make_daemon: MakeDaemon,
+) -> None:
     daemon = make_daemon()
     daemon.socket.write_bytes(b"mine")
     done = subprocess.run(
@@ -365,7 +380,10 @@ def test_file_at_the_sockets_place_is_refused_and_left_alone(make_daemon: MakeDa
     assert daemon.socket.read_bytes() == b"mine"
 
 
-def test_directory_at_the_sockets_place_is_refused_and_left_alone(make_daemon: MakeDaemon) -> None:
+@pytest.mark.kind("stale_socket_file")
+def test_stale_socket_file_that_is_a_directory_is_refused_and_left_alone(
+    make_daemon: MakeDaemon,
+) -> None:
     daemon = make_daemon()
     daemon.socket.mkdir()
     (daemon.socket / "mine").touch()

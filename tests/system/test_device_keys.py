@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from ptocache.client import Client
-from ptocache.outcome import Outcome
+from ptocache.outcome import Outcome, Reason
 from ptocache.result import Result
-from tests.harness import DaemonProcess, wait_for
+from tests.harness import BOOT, DaemonProcess, wait_for
 from tests.simcann import SimCann, depends_of, make_frontend
 
 if TYPE_CHECKING:
@@ -382,15 +382,6 @@ ELEMENTS = {
         with_(env={"ASCEND_NPU_ARCH": "dav-3510"}),
     ),
     "arch by default": Element(BISHENG, plain, with_(env={"ASCEND_NPU_ARCH": "dav-2201"})),
-    "SoC of one arch": Element(
-        BISHENG, with_(arch="Ascend910B1"), with_(arch="Ascend910_9382"), told=False
-    ),
-    "SoC by variable": Element(
-        BISHENG,
-        with_(env={"ASCEND_NPU_ARCH": "Ascend910B1"}),
-        with_(env={"ASCEND_NPU_ARCH": "Ascend910_9382"}),
-        told=False,
-    ),
     "symbol": Element(BISHENG, plain, with_(symbols=["gemm"]), told=False),
     "salt": Element("ascendc pto", plain, with_(salt="pepper"), told=False),
     "SOURCE_DATE_EPOCH": Element(
@@ -402,9 +393,9 @@ ELEMENTS = {
     "CPLUS_INCLUDE_PATH": Element(
         C, path_list("CPLUS_INCLUDE_PATH", 1), path_list("CPLUS_INCLUDE_PATH", 2)
     ),
-    "PTO_FLAGS": Element(PTOAS, plain, with_(env={"PTO_FLAGS": "--enable-insert-sync"})),
+    "PTO_FLAGS": Element("pto/python", plain, with_(env={"PTO_FLAGS": "--enable-insert-sync"})),
     "PTO_FLAGS for bisheng": Element("pto", plain, with_(env={"PTO_FLAGS": "-DX"})),
-    "flags of the request": Element(PTOAS, plain, with_(options=["--pto-level=level3"])),
+    "flags of the request": Element("pto/python", plain, with_(options=["--pto-level=level3"])),
     "flags of ptoas, their order": Element(
         "pto",
         with_(options=["--pto-level=level3", "--pto-level=level1"]),
@@ -481,6 +472,124 @@ def noticed(client: Client, request: dict[str, Any], old: Result) -> Result:
 
     wait_for(is_new, "the change to be noticed")
     return answers[-1]
+
+
+FLAGS: dict[str, tuple[str, State]] = {
+    "of the request": ("ascendc", with_(options=["-ffast-math"])),
+    "of the request, for ptoas": ("pto", with_(options=["--pto-level=level3"])),
+    "of the request, for bisheng": ("pto", with_(options=["-ffast-math"])),
+    "of PTO_FLAGS, for ptoas": ("pto", with_(env={"PTO_FLAGS": "--enable-insert-sync"})),
+    "of PTO_FLAGS, for bisheng": ("pto", with_(env={"PTO_FLAGS": "-ffast-math"})),
+}
+
+
+@pytest.mark.kind("stale_key_flags")
+@pytest.mark.parametrize(("chain", "with_flag"), FLAGS.values(), ids=FLAGS)
+def test_stale_key_flags_with_without_and_with_again_is_two_runs_and_the_first_bytes_again(
+    rig: Rig, client: Client, tmp_path: Path, chain: str, with_flag: State
+) -> None:
+    here = world(rig, tmp_path, chain, f"flags {with_flag(world(rig, tmp_path, chain, ''))}")
+    before = len(rig.cann.runs("bisheng"))
+    once = ask(client, here.request())
+    a_run = len(rig.cann.runs("bisheng")) - before
+    answers = [ask(client, state(here)) for state in (with_flag, plain, with_flag)]
+    assert [once.outcome, *(item.outcome for item in answers)] == [
+        Outcome.MISS, Outcome.MISS, Outcome.MEMORY_HIT, Outcome.MEMORY_HIT,
+    ]  # fmt: skip
+    assert len(rig.cann.runs("bisheng")) - before == 2 * a_run
+    first, without, third = map(content, answers)
+    assert first != without
+    assert first == third
+
+
+HEADERS = '#include "beside.h"\n#include <far.h>\n#include <isa.h>\n'
+
+
+@pytest.mark.kind("stale_key_source_header_arch")
+def test_stale_key_source_header_arch_each_state_has_its_own_answer_and_hits_when_restored(
+    rig: Rig, client: Client, tmp_path: Path
+) -> None:
+    """Always the same files, written anew, as a framework generates them."""
+    here = world(rig, tmp_path, "pto/c++", "regenerated")
+
+    def state(text: str, header: int, isa_header: int, arch: str) -> Result:
+        source = here.write("src/k.cpp", f"// {here.text} {text}\n{HEADERS}{KERNEL}")
+        here.write("include/far.h", f"#define FAR {header}\n")
+        here.write("isa/include/isa.h", f"#define ISA {isa_header}\n")
+        request = here.request(env={"PTO_ISA_ROOT": str(tmp_path / "isa")}, arch=arch)
+        return ask(client, {**request, "inputs": {"k.cpp": source}})
+
+    states = (
+        ("one", 1, 1, "a2a3"), ("two", 1, 1, "a2a3"), ("two", 2, 1, "a2a3"), ("two", 2, 2, "a2a3"),
+        ("two", 2, 2, "a5"),
+    )  # fmt: skip
+    made = [state(*item) for item in states]
+    assert [item.outcome for item in made] == [Outcome.MISS] * len(states)
+    assert len({str(content(item)) for item in made}) == len(states)
+    runs = len(rig.cann.runs())
+    for item, first in zip(states, made, strict=True):
+        again = state(*item)
+        assert again.outcome is Outcome.MEMORY_HIT
+        assert content(again) == content(first)
+    assert len(rig.cann.runs()) == runs
+
+
+# --- devices
+
+SOCS = ("Ascend910B1", "Ascend910_9382")
+"""Two that the compiler is told of by one name."""
+WAYS: dict[str, Callable[[str], State]] = {
+    "request": lambda soc: with_(arch=soc),
+    "flag": lambda soc: with_(options=[f"--npu-arch={soc}"]),
+    "variable": lambda soc: with_(env={"ASCEND_NPU_ARCH": soc}),
+}
+
+
+@pytest.mark.kind("arch_mixing")
+@pytest.mark.parametrize("chain", ["ascendc", "pto"])
+def test_arch_mixing_two_socs_and_the_default_share_nothing_however_they_are_named(
+    rig: Rig, client: Client, tmp_path: Path, chain: str
+) -> None:
+    here = world(rig, tmp_path, chain, "socs")
+    keys = {}
+    for soc in SOCS:
+        results = [ask(client, way(soc)(here)) for way in WAYS.values()]
+        assert [item.outcome for item in results][:1] == [Outcome.MISS]
+        keys[soc] = {item.key for item in results}
+    default = ask(client, here.request())
+    assert default.outcome is Outcome.MISS
+    keys["default"] = {default.key}
+    assert len(set.union(*keys.values())) == sum(map(len, keys.values()))
+
+
+@pytest.mark.kind("arch_mixing")
+@pytest.mark.parametrize(("chain", "tool"), [("ascendc", "ld.lld"), ("pto", "bisheng")])
+def test_arch_mixing_an_image_for_another_device_is_refused_and_not_stored(
+    rig: Rig, client: Client, tmp_path: Path, chain: str, tool: str
+) -> None:
+    here = world(rig, tmp_path, chain, "another device")
+    rig.cann.knob(f"{tool}.damage", "wrong-arch")
+    try:
+        refused = client.compile(**here.request(arch="Ascend910B1"), check=False)
+    finally:
+        rig.cann.unknob(f"{tool}.damage")
+    assert (refused.outcome, refused.reason) == (Outcome.FAILURE, Reason.OUTPUT_REJECTED)
+    assert not refused.outputs
+    assert ask(client, here.request(arch="Ascend910B1")).outcome is Outcome.MISS
+
+
+@pytest.mark.kind("arch_mixing")
+def test_arch_mixing_invalidate_by_soc_leaves_the_other_soc_alone(
+    rig: Rig, client: Client, tmp_path: Path
+) -> None:
+    here = world(rig, tmp_path, "ascendc", "invalidated")
+    first, other = SOCS
+    for soc in SOCS:
+        ask(client, here.request(arch=soc))
+    removed = client.call("invalidate", arch=first)["removed"]
+    assert {item["arch"] for item in removed} == {first}
+    assert ask(client, here.request(arch=other)).outcome is Outcome.MEMORY_HIT
+    assert ask(client, here.request(arch=first)).outcome is Outcome.MISS
 
 
 # --- what does not count
@@ -665,7 +774,10 @@ def test_a_difference_that_cannot_reach_the_output_makes_none(
 
 
 ASK = """
-import json, sys
+import json, os, platform, socket, sys
+node = sys.argv[2]
+socket.gethostname = platform.node = lambda: node
+os.uname = lambda name=os.uname(): os.uname_result((name[0], node, *name[2:]))
 from ptocache.client import connect
 with connect() as client:
     result = client.compile(**json.loads(sys.argv[1]))
@@ -673,18 +785,27 @@ print(result.outcome.label, result.key)
 """
 
 
+@pytest.mark.kind("volatile_input_in_key")
 @pytest.mark.parametrize("chain", ["ascendc", "pto/python"])
-def test_process_that_asks_does_not_count(
-    rig: Rig, client: Client, tmp_path: Path, chain: str
+def test_volatile_input_in_key_processes_that_differ_in_everything_else_share_one_run(
+    rig: Rig, tmp_path: Path, chain: str
 ) -> None:
-    here = world(rig, tmp_path, chain, "process")
-    request = here.request()
-    first = ask(client, request)
+    request = world(rig, tmp_path, chain, "process").request()
     variables = request.pop("env")
-    around = [
-        {**RUNTIME, **RANKS, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)},
-        {"PYTHONHASHSEED": "5", "LANG": "de_DE.UTF-8", "LC_ALL": "C.UTF-8", "MASTER_PORT": "29500"},
-    ]
+    around: list[dict[str, str]] = [
+        {},
+        {
+            **RUNTIME, **RANKS, **SHELL, "LD_PRELOAD": "", "HOSTNAME": "node1",
+            "MASTER_ADDR": "node1", "MASTER_PORT": "29500", "HCCL_IF_BASE_PORT": "50000",
+            "VLLM_NIXL_SIDE_CHANNEL_PORT": "5601", "TMPDIR": str(tmp_path),
+        },
+        {
+            "RANK": "6", "LOCAL_RANK": "6", "PYTHONHASHSEED": "5", "LANG": "de_DE.UTF-8",
+            "LC_ALL": "C.UTF-8", "HOSTNAME": "node2", "MASTER_PORT": "29501", "PWD": "/nowhere",
+            "VLLM_NIXL_SIDE_CHANNEL_PORT": "5602", "HOME": str(tmp_path), "SHLVL": "7",
+        },
+    ]  # fmt: skip
+    rig.cann.clear_log()
     answers = []
     for number, env in enumerate(around):
         cwd = tmp_path / f"cwd{number}"
@@ -692,12 +813,17 @@ def test_process_that_asks_does_not_count(
         (cwd / "ptodsl").mkdir(parents=True)
         (cwd / "ptodsl" / "__init__.py").write_text("raise RuntimeError('shadowed')\n")
         done = subprocess.run(
-            [sys.executable, "-c", ASK, json.dumps(request)],
+            [sys.executable, "-c", ASK, json.dumps(request), f"node{number}"],
             env={**rig.daemon.env, **variables, **env}, cwd=cwd,
             capture_output=True, text=True, check=True, timeout=60,
         )  # fmt: skip
-        answers.append(tuple(done.stdout.split()))
-    assert answers == [("memory_hit", first.key)] * 2
+        answers.append(done.stdout.split())
+    outcomes, keys = zip(*answers, strict=True)
+    assert outcomes == ("miss", "memory_hit", "memory_hit")
+    assert len(set(keys)) == 1
+    tools = [run.tool for run in rig.cann.runs()]
+    assert tools
+    assert len(tools) == len(set(tools)) + (chain == "pto/python"), "each step ran once"
 
 
 def test_folder_called_like_the_front_end_does_not_shadow_it(
@@ -710,26 +836,91 @@ def test_folder_called_like_the_front_end_does_not_shadow_it(
     assert ask(client, request).outcome is Outcome.MISS
 
 
-# --- flags do not stick
+# --- nothing of an earlier request
 
 
-def test_flags_of_one_request_leave_nothing_for_the_next(
+def told(cann: SimCann) -> list[tuple[list[str], dict[str, str]]]:
+    """Command line and environment of each run, without the names of its private directories."""
+    found = []
+    for run in cann.runs():
+        private = os.path.dirname(run.env["TMPDIR"])
+        words = [word.replace(private, "PRIVATE") for word in run.argv]
+        found.append((words, {k: v.replace(private, "PRIVATE") for k, v in run.env.items()}))
+    return found
+
+
+@pytest.mark.kind("flags_left_behind")
+def test_flags_left_behind_by_one_request_are_in_no_command_environment_or_key_of_the_next(
     rig: Rig, client: Client, tmp_path: Path
 ) -> None:
     here = world(rig, tmp_path, "pto", "sticky")
-    other = world(rig, tmp_path, "pto", "sticky before")
-    ask(client, other.request(options=["--enable-insert-sync", "-DSTICKY"]))
+    flags = world(rig, tmp_path, "pto", "sticky before").request(
+        options=["--enable-insert-sync", "-O3", "-DSTICKY"],
+        env={
+            "PTO_FLAGS": "--pto-level=level3 -DSTICKY_TOO", "SOURCE_DATE_EPOCH": "77",
+            "CPATH": str(tmp_path / "include"),
+        },
+    )  # fmt: skip
+    ask(client, flags)
     rig.cann.clear_log()
     found = ask(client, here.request())
-    words = [word for run in rig.cann.runs() for word in run.argv]
-    assert not {"--enable-insert-sync", "-DSTICKY"} & set(words)
-    assert "STICKY" not in json.dumps([run.env for run in rig.cann.runs()])
+    seen = told(rig.cann)
     alone = DaemonProcess(tmp_path / "store")
     try:
         with alone.start().client() as second:
-            assert ask(second, here.request()).key == found.key
+            rig.cann.clear_log()
+            fresh = ask(second, here.request())
     finally:
         alone.clean_up()
+    assert seen
+    assert seen == told(rig.cann)
+    assert (found.key, content(found)) == (fresh.key, content(fresh))
+
+
+@pytest.mark.kind("environment_of_first_client")
+def test_environment_of_first_client_and_of_the_daemon_reach_no_later_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = SimCann.make(tmp_path / "one", ptoas="bin")
+    two = SimCann.make(tmp_path / "two", ptoas="bin", identity="B")
+    for folder, value in (("x", 1), ("y", 2)):
+        (tmp_path / folder / "rel").mkdir(parents=True)
+        (tmp_path / folder / "rel" / "rel.h").write_text(f"int of_{folder} = {value};\n")
+    of_x = {
+        **one.env(), "PTO_FLAGS": "--pto-level=level3 -DOF_X", "SOURCE_DATE_EPOCH": "77",
+        "CPATH": str(tmp_path / "x" / "rel"), "PWD": str(tmp_path / "x"),
+    }  # fmt: skip
+    daemon = DaemonProcess(tmp_path / "store")
+    daemon.env.update(of_x)
+    request: dict[str, Any] = {
+        "toolchain": "pto",
+        "inputs": {"k.cpp": f"#include <rel.h>\n{KERNEL}"},
+        "options": ["-Irel"],
+    }
+    try:
+        with open(daemon.log_path, "ab") as log:
+            daemon.process = subprocess.Popen(
+                [sys.executable, "-c", BOOT], env=daemon.env, stderr=log, cwd=tmp_path / "x"
+            )
+        wait_for(daemon._answers, "the daemon to answer")
+        with daemon.client() as client:
+            monkeypatch.chdir(tmp_path / "x")
+            assert ask(client, {**request, "env": of_x}).outcome is Outcome.MISS
+            one.clear_log()
+            monkeypatch.chdir(tmp_path / "y")
+            found = ask(client, {**request, "env": two.env()})
+            assert found.outcome is Outcome.MISS
+            assert one.runs(probes=True) == []
+            assert {run.tool for run in two.runs()} == {"bisheng"}
+            assert "identity=B" in shown(found)["aibin"]
+            seen = json.dumps([[run.argv, run.env] for run in two.runs(probes=True)])
+            assert not [word for word in ("OF_X", "77", str(tmp_path / "x")) if word in seen]
+            monkeypatch.chdir("/")
+            request["options"] = [f"-I{tmp_path / 'y' / 'rel'}"]
+            again = ask(client, {**request, "env": two.env()})
+            assert (again.outcome, again.key) == (Outcome.MEMORY_HIT, found.key)
+    finally:
+        daemon.clean_up()
 
 
 # --- what the tools see

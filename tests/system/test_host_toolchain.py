@@ -16,7 +16,12 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from ptocache.client import Client
-from ptocache.errors import CompileFailedError, OutputRejectedError, ToolNotFoundError
+from ptocache.errors import (
+    CompileFailedError,
+    OutputRejectedError,
+    PtocacheWarning,
+    ToolNotFoundError,
+)
 from ptocache.outcome import Outcome, Reason
 from ptocache.result import Result
 from ptocache.signature import settled, signature_of
@@ -563,8 +568,9 @@ def _symbol_size(data: bytes, name: str) -> int:
 def test_script_as_compiler_is_a_bypass_unless_it_is_trusted(
     served: DaemonProcess, client: Client, logging_compiler: LoggingCompiler
 ) -> None:
-    for _ in range(2):
-        found = compiled(client, SOURCE, env=logging_compiler.env)
+    with pytest.warns(PtocacheWarning):
+        results = [compiled(client, SOURCE, env=logging_compiler.env) for _ in range(2)]
+    for found in results:
         assert (found.outcome, found.reason) == (Outcome.BYPASS, Reason.UNIDENTIFIED_TOOLCHAIN)
         assert str(logging_compiler.path) in found.why
         assert "script" in found.why

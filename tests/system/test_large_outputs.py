@@ -58,8 +58,11 @@ def forget_memory(rig: Rig) -> None:
     rig.daemon.restart()
 
 
+@pytest.mark.kind("message_size_limit")
 @pytest.mark.parametrize("size", SIZES)
-def test_kernel_of_any_size_comes_back_as_it_went(rig: Rig, size: int) -> None:
+def test_message_size_limit_is_none_for_a_kernel_which_comes_back_as_it_went(
+    rig: Rig, size: int
+) -> None:
     data = hashlib.sha256(b"%d" % size).digest() * (size // 32 + 1)
     data = data[:size]
     wanted = (size, hashlib.sha256(data).hexdigest())
@@ -78,8 +81,11 @@ def test_kernel_of_any_size_comes_back_as_it_went(rig: Rig, size: int) -> None:
     assert resident(rig.daemon) < 160 * MIB
 
 
+@pytest.mark.kind("message_size_limit")
 @pytest.mark.parametrize("size", SIZES)
-def test_compile_of_any_size_comes_back_as_the_tool_made_it(rig: Rig, size: int) -> None:
+def test_message_size_limit_is_none_for_a_compile_which_comes_back_as_the_tool_made_it(
+    rig: Rig, size: int
+) -> None:
     def compile_it() -> Result:
         return rig.client.compile(
             "ascendc", {"k.asc": KERNEL + f"// {size}\n"}, env=rig.cann.env(), outputs=["aibin"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from ptocache.client import Client
 from ptocache.outcome import Outcome, Reason
 from ptocache.result import Result
 from tests.harness import (
+    DEADLINE_S,
     ClientProcess,
     DaemonProcess,
     Gate,
@@ -24,19 +26,23 @@ from tests.harness import (
     alive,
     at_once,
     compile_directly,
+    daemons_of,
+    stray,
     wait_for,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     MakeDaemon = Callable[..., DaemonProcess]
 
 SOURCE = "int answer(void) { return 42; }\n"
 HOLD_A_CLIENT = """
-import json, sys
+import json, signal, sys
 from ptocache.client import connect
+# A shell may have started the tests with the signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 connect().compile("host", {"k.c": sys.argv[1]}, outputs=["object"], env=json.loads(sys.argv[2]))
 """
 
@@ -172,7 +178,14 @@ def hold_a_client(daemon: DaemonProcess, compiler: LoggingCompiler) -> subproces
     )  # fmt: skip
 
 
-def test_those_who_wait_get_the_run_of_a_client_that_was_killed(
+def interrupt(client: subprocess.Popen[bytes]) -> None:
+    """What Ctrl-C does; it has ended then."""
+    client.send_signal(signal.SIGINT)
+    assert client.wait(DEADLINE_S) != 0
+
+
+@pytest.mark.kind("orphan_compilers")
+def test_orphan_compilers_run_on_for_who_still_waits_when_one_client_is_interrupted(
     held: DaemonProcess, logging_compiler: LoggingCompiler, gate: Gate
 ) -> None:
     leader = hold_a_client(held, logging_compiler)
@@ -180,8 +193,7 @@ def test_those_who_wait_get_the_run_of_a_client_that_was_killed(
     with held.client() as client:
         asked = [ask(client, logging_compiler) for _ in range(3)]
         waiting(held, 4)
-        leader.kill()
-        leader.wait()
+        interrupt(leader)
         waiting(held, 3)
         gate.open()
         results = [item.result() for item in asked]
@@ -209,16 +221,18 @@ def test_a_waiter_that_was_killed_takes_nothing_from_the_others(
     assert len(logging_compiler.compiles()) == 1
 
 
-def test_tool_ends_when_the_only_client_goes(
-    held: DaemonProcess, logging_compiler: LoggingCompiler, gate: Gate
+@pytest.mark.kind("orphan_compilers")
+def test_orphan_compilers_end_with_all_their_children_when_the_only_client_is_interrupted(
+    held: DaemonProcess, logging_compiler: LoggingCompiler, gate: Gate, tmp_path: Path
 ) -> None:
+    strayed = tmp_path / "strayed"
+    logging_compiler.write(before=f"{stray(strayed)}\n{gate.script}")
     only = hold_a_client(held, logging_compiler)
     wait_for(gate.arrivals, "the compile to begin")
-    tool = gate.arrivals()[0]
-    assert alive(tool)
-    only.kill()
-    only.wait()
-    wait_for(lambda: not alive(tool), "the tool to end")
+    tree = [*gate.arrivals(), int(strayed.read_text())]
+    assert all(map(alive, tree))
+    interrupt(only)
+    wait_for(lambda: not any(map(alive, tree)), "the tool and its child to end")
     wait_for(lambda: not os.listdir(held.root / "tmp"), "its directory to be removed")
     gate.open()
     with held.client() as client:
@@ -245,6 +259,55 @@ def test_client_that_goes_while_its_compile_waits_for_a_slot_starts_no_tool(
         third = ask(client, logging_compiler, "int third;\n").result()
         assert third.outcome is Outcome.MISS
     assert len(logging_compiler.compiles()) == 2
+
+
+# --- who owned it was killed
+
+
+@pytest.fixture
+def by_itself(held: DaemonProcess) -> Iterator[dict[str, str]]:
+    """The environment of clients that start a daemon of their own if there is none any more."""
+    yield {**held.env, "PTOCACHE_AUTOSTART": "1"}
+    for pid in daemons_of(held.root):
+        os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: not daemons_of(held.root), "a daemon that a client started to end")
+
+
+@pytest.mark.kind("lock_left_by_killed_process")
+@pytest.mark.parametrize("owner", ["client", "tool", "daemon"])
+def test_lock_left_by_killed_process_holds_up_nobody_who_asks_next(
+    held: DaemonProcess,
+    by_itself: dict[str, str],
+    logging_compiler: LoggingCompiler,
+    gate: Gate,
+    tmp_path: Path,
+    owner: str,
+) -> None:
+    first, following = (
+        ClientProcess(SOURCE, by_itself, logging_compiler.env, outputs=["object"]) for _ in "ab"
+    )
+    try:
+        first.ready().go()
+        wait_for(gate.arrivals, "the compile to begin")
+        (tool,) = gate.arrivals()
+        if owner == "client":
+            first.kill()
+        elif owner == "tool":
+            os.kill(tool, signal.SIGKILL)
+            assert first.result()["reason"] == "step_killed"
+        else:
+            # Its client is not to compile by itself before the other asks.
+            first.kill()
+            held.kill()
+        wait_for(lambda: not alive(tool), "the tool to end")
+        gate.open()
+        (found,) = at_once([following])
+    finally:
+        first.kill()
+        following.kill()
+    assert (found["outcome"], found["warnings"]) == ("miss", [])
+    direct = compile_directly(SOURCE.encode(), "k.c", [], tmp_path / "direct")
+    assert found["outputs"] == {"object": hashlib.sha256(direct).hexdigest()}
 
 
 # --- failures

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ptocache.errors import PtocacheWarning
 from tests.harness import DaemonProcess, wait_for
 from tests.simcann import KERNEL, PTO, SimCann, depends_of
 
@@ -74,8 +75,9 @@ def ended(result: Result) -> str:
 # --- replaced in place
 
 
+@pytest.mark.kind("toolchain_upgrade_in_place")
 @pytest.mark.parametrize("tool", ["bisheng", "ld.lld", "ptoas"])
-def test_a_tool_replaced_in_place_is_noticed_by_the_next_request_and_hits_when_restored(
+def test_toolchain_upgrade_in_place_of_a_tool_is_noticed_at_once_and_hits_when_taken_back(
     tool: str, client: Client, cann: SimCann
 ) -> None:
     ask = cpp if tool == "ptoas" else kernel
@@ -166,7 +168,9 @@ def turn(link: Path, target: Path) -> None:
 @pytest.fixture
 def pair(cann: SimCann, tmp_path: Path) -> tuple[SimCann, SimCann, Path]:
     """A, B and a link ``latest`` to A; both log to one place."""
-    other = SimCann.make(tmp_path / "other", identity="B", log=cann.log, knobs=cann.knobs)
+    other = SimCann.make(
+        tmp_path / "other", identity="B", version="9.0.0", log=cann.log, knobs=cann.knobs
+    )
     latest = tmp_path / "latest"
     latest.symlink_to(cann.root)
     return cann, other, latest
@@ -185,17 +189,24 @@ def test_a_link_from_one_tree_to_another_and_back_never_gives_the_bytes_of_the_w
     assert outcomes == [False, False, True, True]
 
 
-def test_two_trees_by_their_own_names_are_kept_apart_and_a_link_to_one_is_that_one(
+@pytest.mark.kind("toolchain_upgrade_in_place")
+def test_toolchain_upgrade_in_place_by_a_variable_or_a_link_never_gives_the_bytes_of_the_other(
     client: Client, pair: tuple[SimCann, SimCann, Path]
 ) -> None:
     one, other, latest = pair
-    keys = [kernel(client, tree, env=linked(tree, tree.root)).key for tree in (one, other)]
-    assert len(set(keys)) == 2
-    for tree, key in zip((one, other), keys, strict=True):
+    asked = []
+    for tree, identity in ((one, "A"), (other, "B"), (one, "A")):
+        result = kernel(client, tree, env=linked(tree, tree.root))
+        assert made_by(result, identity)
+        asked.append(ended(result))
+    assert asked == ["miss", "miss", "memory_hit"]
+    runs = len(one.runs())
+    for tree, identity in ((one, "A"), (other, "B"), (one, "A")):
         turn(latest, tree.root)
         result = kernel(client, tree, env=linked(tree, latest))
         assert result.outcome.is_hit
-        assert result.key == key
+        assert made_by(result, identity)
+    assert len(one.runs()) == runs
 
 
 def test_a_link_that_is_turned_to_and_fro_during_a_compile_makes_no_entry(
@@ -223,23 +234,32 @@ def test_a_tree_that_is_renamed_with_its_link_goes_on_working(
     assert kernel(client, one, env=linked(one, latest)).outcome.is_hit
 
 
-def test_a_shim_whose_target_is_exchanged_behind_its_back_gives_what_the_target_makes(
+@pytest.mark.kind("toolchain_memoised")
+def test_toolchain_memoised_behind_a_shim_that_never_changes_is_that_of_its_latest_target(
     client: Client, cann: SimCann, tmp_path: Path
 ) -> None:
-    """The shim itself never changes: what it starts is named in a file that nobody knows of."""
+    """What the shim starts is named in a file that nobody knows of."""
     other = SimCann.make(tmp_path / "other", identity="B", ptoas="bin")
     shim, named = tmp_path / "shims" / "ptoas", tmp_path / "which"
     shim.parent.mkdir()
     shim.write_text(f'#!/bin/sh\nexec "$(cat {named})" "$@"\n')
     shim.chmod(0o755)
-    for tree, identity in ((cann, "A"), (other, "B"), (cann, "A")):
+    stamps = shim.stat()
+
+    def ask(tree: SimCann) -> Result:
         named.write_text(f"{tree.ptoas}")
-        result = client.compile(
+        return client.compile(
             "pto", {"k.pto": PTO}, env={"PATH": str(shim.parent)}, outputs=["cpp"], check=False
         )
+
+    with pytest.warns(PtocacheWarning, match="ptocache stores nothing") as warned:
+        results = [ask(tree) for tree in (cann, other, cann)]
+    assert len(warned) == 1
+    for result, identity in zip(results, "ABA", strict=True):
         assert ended(result) == "unidentified_toolchain"
         assert str(shim) in result.why
         assert made_by(result, identity)
+    assert shim.stat()[:] == stamps[:]
 
 
 # --- while a compile runs
