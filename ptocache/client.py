@@ -123,8 +123,12 @@ class Client:
         :class:`~ptocache.errors.DaemonUnavailableError` only if the settings require a daemon.
         """
         variables = process_environment() if env is None else env
+        if not isinstance(options, (str, bytes)):
+            # Read once: what is asked for and what it is known by must be the same words.
+            options = tuple(options)
+        outputs, symbols = tuple(outputs), tuple(symbols)
         asked = _as_said(
-            inputs, options, toolchain, arch, tuple(outputs), tuple(symbols),
+            inputs, options, toolchain, arch, outputs, symbols,
             os.path.realpath(source_dir) if source_dir else "", kernel, mode, salt, priority,
         )  # fmt: skip
         pending = self._repeats.find(asked, variables) if asked else None

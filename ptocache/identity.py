@@ -105,8 +105,8 @@ class Standing(NamedTuple):
     """A remembered identity, to be confirmed again without looking it up."""
 
     known: _Known
-    changes: int
-    """How often any identity had been learned or doubted when this one was found."""
+    changes: object
+    """Stands for what was known of all identities when this one was found."""
 
     @property
     def identity(self) -> Identity:
@@ -134,8 +134,8 @@ class Identities:
         self.trees = Trees(records)
         self._known: dict[_Memo, _Known] = {}
         self._suspect: set[_Memo] = set()
-        self._changes = 0
-        """Raised after every change of the two above: what rests on an older number is looked up anew."""
+        self._changes = object()
+        """Another one after every change of the two above: what rests on an older one is looked up anew."""
         self._locks: dict[_Memo, threading.Lock] = {}
         self._cpu = cpu_signature()
 
@@ -160,7 +160,7 @@ class Identities:
 
     def stands(self, standing: Standing) -> bool:
         """True if a stat of its principal files confirms it again, and nobody has learned better."""
-        return standing.changes == self._changes and self._confirms(standing.known)
+        return standing.changes is self._changes and self._confirms(standing.known)
 
     def _confirms(self, known: _Known) -> bool:
         for path, signature in known.principals:
@@ -203,7 +203,7 @@ class Identities:
                 except BaseException:
                     # What was known before must not be confirmed again.
                     self._known.pop(memo, None)
-                    self._changes += 1
+                    self._changes = object()
                     raise
             if len(self._known) >= _KNOWN_LIMIT:
                 self._known.clear()
@@ -215,11 +215,11 @@ class Identities:
     def _learn(self, memo: _Memo, known: _Known) -> None:
         if self._known.get(memo) is not known:
             self._known[memo] = known
-            self._changes += 1
+            self._changes = object()
 
     def _doubt(self, memo: _Memo) -> None:
         self._suspect.add(memo)
-        self._changes += 1
+        self._changes = object()
 
     def _look(
         self,

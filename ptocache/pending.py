@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PYTHON_VARIABLE = "PTOCACHE_PYTHON"
 _REPEATS = 256
 _REPEATED_BYTES = 32 << 10
-"""Of sources, and of an answer: what is remembered takes some megabytes of the user's process at most."""
+"""Of sources and words, and of an answer: what is remembered takes some megabytes of the user's process at most."""
 
 
 class _Shared:
@@ -121,17 +121,18 @@ class Repeats:
     def keep(self, asked: tuple[object, ...], pending: Pending) -> Pending:
         """Remember a request and give it back; what is full begins anew."""
         variables = _variables_of(pending.env)
-        if variables is None or sum(map(len, pending.data.values())) > _REPEATED_BYTES:
+        if variables is None or _size_of(pending) > _REPEATED_BYTES:
             return pending
         if len(self._known) >= _REPEATS:
             self._known.clear()
         # A copy, since the caller's goes on to change; one for all requests, which rarely differ in it.
-        if self._variables != variables:
-            self._variables = dict(variables)
         kept = self._variables
+        if kept != variables:
+            # Of this request, whatever other threads ask meanwhile.
+            kept = self._variables = dict(variables)
         pending.env = RawEnvironment(kept) if isinstance(pending.env, RawEnvironment) else kept
         try:
-            self._known[asked] = (kept, pending)
+            self._known[asked] = (kept, pending.again())
         except TypeError:
             return pending
         return pending
@@ -180,6 +181,15 @@ def with_python(
     if PYTHON_VARIABLE not in patterns or not sys.executable or PYTHON_VARIABLE in dict(env):
         return env
     return tuple(sorted((*env, (PYTHON_VARIABLE, sys.executable))))
+
+
+def _size_of(pending: Pending) -> int:
+    """Bytes of the sources, and characters of the words, of a request."""
+    job = pending.request.job
+    words = (*job.options, *job.outputs, *job.symbols, *pending.data)
+    # Words that are none are for the daemon to refuse.
+    said = sum(len(word) for word in words if isinstance(word, str))
+    return said + sum(map(len, pending.data.values()))
 
 
 def _variables_of(env: Environment) -> Variables | None:

@@ -714,7 +714,7 @@ class _Connection:
                 return
             self.moved_s = time.monotonic()
             data = self._server.buffer[:count]
-            if not self._answer_again(data) and not self._take(data):
+            if not self._take(data):
                 return
             if count < READ_BYTES:
                 return
@@ -737,6 +737,8 @@ class _Connection:
         """Handle whole messages, after ``data`` has arrived, while there is room for their answers; False
         if the connection must not be read on."""
         try:
+            if data is not None and self._answer_again(data):
+                return self._reading
             alone = data is not None and not self._put_off and not self._reader.pending
             message, handled = self._next(data), 0
             while message is not None:
@@ -759,6 +761,11 @@ class _Connection:
         except PtocacheError as error:
             _log.warning("closed a connection: %s", error)
             self.send({"type": "error", "id": 0, "error": error.to_wire()})
+            self.close()
+            return False
+        except Exception:
+            _log.exception("a message ended in a fault")
+            # No answer would ever come: a peer that is told so goes on by itself.
             self.close()
             return False
         return self._reading

@@ -520,12 +520,14 @@ class Index:
     # --- memories of other parts
 
     def load_file_digest(self, path: str, signature: Signature) -> str:
-        """See :class:`ptocache.contents.DigestRecords`."""
-        rows = self._read(
-            "SELECT sha256 FROM files WHERE path = ? AND signature = ?",
-            (os.fsencode(path).hex(), _stamp(signature)),
-        )
-        return str(rows[0][0]) if rows else ""
+        """See :class:`ptocache.contents.DigestRecords`; one that cannot be read is unknown."""
+        with contextlib.suppress(sqlite3.Error, StoreDamagedError):
+            rows = self._read(
+                "SELECT sha256 FROM files WHERE path = ? AND signature = ?",
+                (os.fsencode(path).hex(), _stamp(signature)),
+            )
+            return str(rows[0][0]) if rows else ""
+        return ""
 
     def save_file_digest(self, path: str, signature: Signature, sha256: str) -> None:
         """See :class:`ptocache.contents.DigestRecords`; losing one costs a read, no more."""

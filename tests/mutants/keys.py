@@ -25,6 +25,13 @@ LEFT = (
 STALE = (
     f"{_KEYS}test_stale_key_source_header_arch_each_state_has_its_own_answer_and_hits_when_restored"
 )
+MOVED = (
+    f"{_KEYS}test_a_change_misses_and_going_back_hits_the_first_entry"
+    "[ascendc: folder of a relative -I]"
+)
+AGAIN = (
+    f"{_KEYS}test_stale_key_source_header_arch_is_looked_at_for_a_request_that_was_answered_before"
+)
 VOLATILE = (
     f"{_KEYS}test_volatile_input_in_key_processes_that_differ_in_everything_else_share_one_run"
 )
@@ -76,6 +83,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "_cwd(), *inputs.items())\n",
     ),
     Mutant(
+        "stale_key_flags",
+        "the client knows a request again without its variables",
+        FLAGS,
+        "ptocache/pending.py",
+        "        if known is None or known[0] != _variables_of(env):\n",
+        "        if known is None:\n",
+    ),
+    Mutant(
         "flags_left_behind",
         "variables of a request stay in the environment of all tools",
         LEFT,
@@ -112,6 +127,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "        for path, signature in known.principals:\n            if not unmoved(",
         "        if known.principals:\n            return True\n"
         "        for path, signature in known.principals:\n            if not unmoved(",
+    ),
+    Mutant(
+        "toolchain_upgrade_in_place",
+        "an installation is not looked at for a request that was answered before",
+        REPLACED,
+        "ptocache/service.py",
+        "        if not self._resolver.stands(standing):\n",
+        "        if not standing:\n",
     ),
     Mutant(
         "toolchain_upgrade_in_place",
@@ -152,6 +175,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "ptocache/contents.py",
         "            if sha256(path) != digest:\n",
         "            if not sha256(path):\n",
+    ),
+    Mutant(
+        "stale_key_source_header_arch",
+        "headers are not looked at for a request that was answered before",
+        AGAIN,
+        "ptocache/store/store.py",
+        "            return None\n        return self._used(entry_id, contents, source_dir)\n",
+        "            return None\n        return self._hot.get(entry_id)\n",
+    ),
+    Mutant(
+        "stale_key_source_header_arch",
+        "the client knows a request again without its directory",
+        MOVED,
+        CLIENT,
+        "    return (*words, _cwd(), tuple(options)",
+        "    return (*words, tuple(options)",
     ),
     Mutant(
         "stale_key_source_header_arch",

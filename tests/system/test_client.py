@@ -71,6 +71,23 @@ def direct(tmp_path: Path) -> bytes:
     return compile_directly(SOURCE, "k.c", [], tmp_path / "direct")
 
 
+def test_words_that_can_be_read_only_once_count_as_a_list_of_them(served: DaemonProcess) -> None:
+    source = b"#ifdef N\nint one = N;\n#else\nint other;\n#endif\n"
+    with served.client() as client:
+        given = client.compile(
+            "host", {"k.c": source}, env=ENV, outputs=["object"], options=["-DN=7"]
+        )
+        for _ in range(2):
+            found = client.compile(
+                "host", {"k.c": source}, env=ENV, outputs=iter(["object"]),  # type: ignore[arg-type]
+                options=(word for word in ["-DN=7"]), symbols=iter(["one"]),  # type: ignore[arg-type]
+            )  # fmt: skip
+            assert list(found.outputs) == ["object"]
+            assert found.outputs["object"].digest == given.outputs["object"].digest
+        with pytest.raises(OutputRejectedError):
+            object_of(client, source, options=["-DN=7"], symbols=iter(["two"]))
+
+
 # --- no daemon
 
 

@@ -506,6 +506,39 @@ HEADERS = '#include "beside.h"\n#include <far.h>\n#include <isa.h>\n'
 
 
 @pytest.mark.kind("stale_key_source_header_arch")
+@pytest.mark.parametrize("name", ["src/beside.h", "include/far.h", "first/far.h"])
+def test_stale_key_source_header_arch_is_looked_at_for_a_request_that_was_answered_before(
+    rig: Rig, client: Client, tmp_path: Path, name: str
+) -> None:
+    """The same words of one client, which daemon and client know from the last time. The first file is
+    found without a path among the words, the last one comes before another."""
+    here = world(rig, tmp_path, "ascendc", f"answered before {name}")
+    place = here.place / name
+    before = place.read_text() if place.exists() else None
+    (here.place / "first").mkdir()
+    request = here.request(options=["-I", str(here.place / "first")])
+    if name == "src/beside.h":
+        request.update(
+            options=[], inputs={"k.asc": f'// {here.text}\n#include "beside.h"\n{KERNEL}'}
+        )
+    first = ask(client, request)
+    hits = [ask(client, request).outcome for _ in range(3)]
+    assert hits == [Outcome.MEMORY_HIT] * 3
+    here.write(name, "#define OTHER 7\n")
+    changed = ask(client, request)
+    assert changed.outcome is Outcome.MISS
+    assert content(changed) != content(first)
+    assert [ask(client, request).outcome for _ in range(3)] == hits
+    if before is None:
+        place.unlink()
+    else:
+        here.write(name, before)
+    again = ask(client, request)
+    assert again.outcome.is_hit
+    assert content(again) == content(first)
+
+
+@pytest.mark.kind("stale_key_source_header_arch")
 def test_stale_key_source_header_arch_each_state_has_its_own_answer_and_hits_when_restored(
     rig: Rig, client: Client, tmp_path: Path
 ) -> None:

@@ -289,6 +289,13 @@ def test_a_file_digest_is_remembered_for_exactly_one_signature(index: Index) -> 
     assert index.load_file_digest("/none", SIGNATURE) == ""
 
 
+def test_file_digests_that_cannot_be_read_are_unknown(index: Index, path: str) -> None:
+    index.save_file_digest("/lib/a.so", SIGNATURE, "ab" * 32)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("DROP TABLE files")
+    assert index.load_file_digest("/lib/a.so", SIGNATURE) == ""
+
+
 def test_an_installation_is_remembered_with_its_types(index: Index) -> None:
     record = {
         "facts": {"dirs": ["/a", "/odd/\udcff"], "yes": True, "n": 7, "none": None},

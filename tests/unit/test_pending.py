@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -106,6 +107,39 @@ def test_only_so_many_are_kept() -> None:
     found = [number for number in range(1000) if repeats.find((number,), {})]
     assert 999 in found
     assert len(found) <= 256
+
+
+def test_long_words_are_not_kept() -> None:
+    job = pending({}).request.job._replace(options=("-D" + "x" * (1 << 20),))
+    repeats, asked = Repeats(), Pending(wire.Request(job, {}), {}, {}, 0)
+    repeats.keep(("a",), asked)
+    assert repeats.find(("a",), {}) is None
+
+
+def test_request_has_the_environment_of_who_asks_while_others_ask_in_another() -> None:
+    class Interrupted(str):
+        """A value at whose comparison another thread has its turn."""
+
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            repeats.keep(("other",), pending({"CC": "clang"}))
+            return str(self) == other
+
+    repeats = Repeats()
+    repeats.keep(("first",), pending({"CC": "gcc"}))
+    asked = repeats.keep(("second",), pending({"CC": Interrupted("gcc")}))
+    assert environment_of(asked.frame(greeted("CC"))) == {"CC": "gcc"}
+
+
+def test_what_is_kept_holds_no_connection() -> None:
+    repeats, connection = Repeats(), greeted()
+    asked = repeats.keep(("a",), pending({}))
+    asked.given_to = connection
+    references = sys.getrefcount(connection)
+    del asked
+    assert sys.getrefcount(connection) == references - 1
 
 
 def test_words_that_cannot_be_hashed_are_not_kept() -> None:

@@ -8,6 +8,8 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from ptocache import wire
+from ptocache.digest import Digest
+from ptocache.model import Input, Job
 from ptocache.server import MAX_LOOKS, MESSAGES_PER_TURN, Server, listen
 
 if TYPE_CHECKING:
@@ -51,6 +53,13 @@ class Peer:
         while self._reader.next() is not None:
             count += 1
         return count
+
+    def closed(self) -> bool:
+        """True once the server has ended it."""
+        try:
+            return not self.socket.recv(1 << 20)
+        except BlockingIOError:
+            return False
 
 
 async def until(done: Callable[[], int]) -> None:
@@ -104,6 +113,19 @@ def test_peer_that_asks_without_a_pause_lets_others_have_their_turn(tmp_path: Pa
             return not left
 
         await until(all_heard)
+
+    serve(tmp_path, {}, story)
+
+
+def test_peer_whose_request_ends_in_a_fault_is_not_left_waiting(tmp_path: Path) -> None:
+    """There is no service behind this server at all."""
+    job = Job("host", "", (), (), (Input("k.c", Digest.of(b"")),), ())
+
+    async def story(busy: Peer, other: Peer) -> None:
+        busy.say(wire.compile_message(1, wire.Request(job, {})))
+        await until(busy.closed)
+        other.say({"type": "ping", "id": 1})
+        await until(other.heard)
 
     serve(tmp_path, {}, story)
 
