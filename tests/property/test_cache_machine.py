@@ -425,6 +425,8 @@ class CacheMachine(RuleBasedStateMachine):
             return
         read = data.draw(st.sampled_from(self._read_headers()))
         spot = data.draw(st.sampled_from([read, *self._shadows(read)]))
+        if when == "before" and self._is_named_otherwise(spot):
+            return
         text = tree.header(spot, "plain", number)
         staged = self.rig.hooks / "staged"
         staged.write_bytes(text)
@@ -458,6 +460,11 @@ class CacheMachine(RuleBasedStateMachine):
         }
         found = [spot for spot in self._headers() if f"{here}/{spot}" in opened]
         return found or self._headers()
+
+    def _is_named_otherwise(self, spot: str) -> bool:
+        """A header that comes beside the source while its compile begins, into a folder that is searched by
+        an option as well, is found by that: its name in the (unstored) answer is that folder's."""
+        return spot not in self.files and os.path.dirname(spot) in (self.root, f"{self.root}/sub")
 
     def _shadows(self, spot: str) -> list[str]:
         """Empty places in which something of this header's name might be looked for."""
