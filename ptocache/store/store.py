@@ -882,9 +882,18 @@ def quarantine_index(paths: StorePaths) -> None:
 
 
 def _write_once(path: str, content: bytes) -> None:
-    if not os.path.exists(path):
-        with open(path, "wb") as file:
+    """Make a file that never changes. Others may do so at this moment: nobody finds half of it."""
+    if os.path.exists(path):
+        return
+    partial = f"{path}.{os.getpid()}"
+    try:
+        with open(partial, "wb") as file:
             file.write(content)
+        os.rename(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
 
 
 def _same_size(path: str, size: int) -> bool:

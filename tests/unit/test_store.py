@@ -22,7 +22,7 @@ from ptocache.outcome import Cache, Event, Reason
 from ptocache.paths import StorePaths
 from ptocache.store.collect import collect
 from ptocache.store.index import SCHEMA, Selection
-from ptocache.store.store import Loaded, Published, Store
+from ptocache.store.store import Loaded, Published, Store, prepare_root
 from ptocache.store.verify import verify
 from ptocache.tally import Tally, evicted, report
 from ptocache.toolchain import CheckedOutputs, validate
@@ -541,6 +541,32 @@ def test_entry_that_goes_while_everything_is_looked_at_is_no_damage(
     monkeypatch.setattr(world.store.index, "rows_after", then_gone)
     page = verify(world.store, 0, fast=fast, heal=True)
     assert (page.damaged, len(rows_after(0, 10))) == ((), 0)
+
+
+def test_what_marks_a_store_is_whole_whenever_another_daemon_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = StorePaths(str(tmp_path / "store"))
+    rename, written = os.rename, []
+
+    def renamed(source: str, target: str) -> None:
+        assert not os.path.exists(target)
+        written.append(target)
+        assert Path(source).read_bytes()
+        rename(source, target)
+
+    monkeypatch.setattr("ptocache.store.store.os.rename", renamed)
+    prepare_root(paths)
+    assert written == [paths.cachedir_tag, paths.version]
+    assert sorted(os.listdir(paths.root)) == [
+        "CACHEDIR.TAG",
+        "VERSION",
+        "blobs",
+        "quarantine",
+        "tmp",
+    ]
+    prepare_root(paths)
+    assert len(written) == 2
 
 
 def publish_in_order(world: World, names: str) -> None:
