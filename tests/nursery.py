@@ -41,15 +41,17 @@ def must_be_started(env: Mapping[str, str]) -> bool:
 class Fostered:
     """A forked process, with what tests use of :class:`subprocess.Popen`."""
 
-    def __init__(self, nursery: Nursery, pid: int) -> None:
+    def __init__(self, nursery: Nursery, pid: int, number: int) -> None:
         self._nursery = nursery
         self.pid = pid
+        # Process numbers come again, after some ten thousand forks on most machines.
+        self._number = number
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
         """The exit code; ``None`` while it runs."""
         if self.returncode is None:
-            self.returncode = self._nursery.ask({"poll": self.pid})["code"]
+            self.returncode = self._nursery.ask({"poll": self._number})["code"]
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -105,7 +107,8 @@ class Nursery:
         mask = os.umask(0)
         os.umask(mask)
         request = {"env": dict(env), "umask": mask, "cwd": cwd, "words": list(words)}
-        return Fostered(self, self.ask(request, stdout, stderr)["pid"])
+        born = self.ask(request, stdout, stderr)
+        return Fostered(self, born["pid"], born["number"])
 
     def ask(self, request: dict[str, Any], *fds: int) -> Any:
         """One question, one answer."""
@@ -148,15 +151,15 @@ def _serve(control: socket.socket) -> None:
     Registry.discover()
     gc.freeze()
     ended: dict[int, int] = {}
-    living: set[int] = set()
+    living: dict[int, int] = {}
+    born = 0
     while True:
         ready, _, _ = select.select([control], [], [], 0.1)
         while living:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 break
-            living.discard(pid)
-            ended[pid] = os.waitstatus_to_exitcode(status)
+            ended[living.pop(pid)] = os.waitstatus_to_exitcode(status)
         if not ready:
             continue
         data, fds, _, _ = socket.recv_fds(control, _MOST_BYTES, 4)
@@ -172,8 +175,9 @@ def _serve(control: socket.socket) -> None:
             _live(request, *fds)
         for fd in fds:
             os.close(fd)
-        living.add(pid)
-        control.send(json.dumps({"pid": pid}).encode())
+        born += 1
+        living[pid] = born
+        control.send(json.dumps({"pid": pid, "number": born}).encode())
     for pid in living:
         os.kill(pid, signal.SIGKILL)
 
