@@ -81,6 +81,7 @@ bench: $(VENV)/base
 	$(BIN)/python -m bench.hit_latency
 	$(BIN)/python -m bench.identity
 	$(BIN)/python -m bench.large_store
+	$(BIN)/python -m bench.neighbours
 	$(BIN)/python -m bench.storm
 	$(BIN)/python -m bench.wrap
 

@@ -694,7 +694,8 @@ def _structs(byte_order: ByteOrder, machine: int) -> ELFStructs:
 
 
 def _check_header(fields: Any) -> None:
-    if fields.e_version != "EV_CURRENT":
+    # CUDA counts the versions of its own images there.
+    if fields.e_version != "EV_CURRENT" and fields.e_machine != "EM_CUDA":
         raise _refused("version", f"object version {fields.e_version} instead of 1")
     sizes = [("e_ehsize", fields.e_ehsize, _HEADER_BYTES)]
     if fields.e_shoff:

@@ -50,7 +50,7 @@ BACKLOG = 512
 READ_BYTES = 1 << 18
 READS_PER_TURN = 4
 """How much one connection may read before the others have their turn."""
-MESSAGES_PER_TURN = 8
+MESSAGES_PER_TURN = 4
 """How many of its messages are handled before the others have their turn."""
 MAX_UNSENT_BYTES = 16 << 20
 MAX_HELD_BYTES = 128 << 20

@@ -30,7 +30,10 @@ class Part(NamedTuple):
     """The integration, relative to the package; without it there is nothing to switch on."""
 
 
-PARTS = {"tilelang": Part("PTOCACHE_TILELANG", "integrations/tilelang.py")}
+PARTS = {
+    "tilelang": Part("PTOCACHE_TILELANG", "integrations/tilelang.py"),
+    "triton": Part("PTOCACHE_TRITON", "integrations/triton.py"),
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -51,6 +54,9 @@ def run(
     tilelang: Annotated[
         bool | None, typer.Option("--tilelang/--no-tilelang", help="TileLang's kernels.")
     ] = None,
+    triton: Annotated[
+        bool | None, typer.Option("--triton/--no-triton", help="Triton's kernels.")
+    ] = None,
     shims: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Compilers too: a folder that `ptocache shims` has made."),
@@ -68,7 +74,8 @@ def run(
     if show == bool(command):
         screen.complain("give a command behind --" if not show else "--print takes no command")
         raise typer.Exit(exits.WRONG_USE)
-    variables = variables_for({"tilelang": tilelang}, os.environ.get("PYTHONPATH", ""))
+    wanted = {"tilelang": tilelang, "triton": triton}
+    variables = variables_for(wanted, os.environ.get("PYTHONPATH", ""))
     if shims is not None:
         variables["PATH"] = _with_shims(shims, os.environ.get("PATH", os.defpath))
     if show:

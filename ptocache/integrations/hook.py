@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-FRAMEWORKS = {"tilelang": ("PTOCACHE_TILELANG", "ptocache.integrations.tilelang")}
+FRAMEWORKS = {
+    "tilelang": ("PTOCACHE_TILELANG", "ptocache.integrations.tilelang"),
+    "triton": ("PTOCACHE_TRITON", "ptocache.integrations.triton"),
+}
 """Module that is waited for → (variable that switches it on, module whose ``install()`` is called)."""
 _ON = frozenset({"1", "true", "yes", "on"})
 

@@ -215,6 +215,13 @@ def test_version(value: int) -> None:
     assert_refused(b.set_header(PLAIN, "e_version", value), "version")
 
 
+def test_images_of_cuda_have_versions_of_their_own() -> None:
+    """Seen in a cubin of Triton 3.9.0."""
+    cuda = 190
+    data = b.set_header(b.build(machine=cuda), "e_version", 129)
+    assert elf.check(data, machine=cuda).machine_name == "cuda"
+
+
 @pytest.mark.parametrize("field", ["e_ehsize", "e_shentsize", "e_phentsize"])
 @pytest.mark.parametrize("step", [-1, 1])
 def test_sizes_of_the_structures(field: str, step: int) -> None:

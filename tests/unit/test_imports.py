@@ -122,6 +122,8 @@ TABLE: dict[str, frozenset[str]] = {
     "integrations.shelf": frozenset(),
     "integrations.tilelang": VALUES
     | {"client", "kernel", "result", "integrations.files", "integrations.shelf"},
+    "integrations.triton": VALUES
+    | {"client", "kernel", "result", "integrations.files", "integrations.shelf"},
     "": frozenset({"client", "kernel", "result"}),
 }
 
