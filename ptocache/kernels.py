@@ -29,7 +29,7 @@ from .errors import (
 from .explain import Asked, Explanation, Side, explain
 from .inflight import InFlight
 from .model import Answer, Log, Provenance, select
-from .outcome import Cache, Event, Outcome, Reason
+from .outcome import SPARED, Cache, Event, Outcome, Reason
 from .peer import Vigil
 from .resolver import Resolver, is_small, remember
 from .store.history import earlier_entries
@@ -527,10 +527,8 @@ class Kernels:
 
     def _settle(self, answer: Answer, request: KernelRequest | None = None) -> Answer:
         """Count how a request ended, and remember it if it was no hit: every one passes here once."""
-        spared = answer.outcome.is_hit or answer.outcome is Outcome.JOINED
-        self._tally.outcome(
-            Cache.KERNEL, answer.outcome, answer.reason, answer.compile_ms if spared else 0
-        )
+        spared_ms = answer.compile_ms if answer.outcome in SPARED else 0
+        self._tally.outcome(Cache.KERNEL, answer.outcome, answer.reason, spared_ms)
         if request is not None and not answer.outcome.is_hit:
             self._memory.note(Asked.of(Cache.KERNEL, request.job, answer, time.time()))
         return answer

@@ -37,6 +37,10 @@ class Outcome(_Number):
         return self <= Outcome.REMOTE_HIT
 
 
+SPARED = frozenset(item for item in Outcome if item.is_hit or item is Outcome.JOINED)
+"""How a request ends that did not pay for the compile."""
+
+
 class Cache(_Number):
     """Which of the two caches a request addressed."""
 

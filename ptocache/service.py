@@ -25,7 +25,7 @@ from .errors import (
 from .explain import Asked, Explanation, Memory, Side, explain
 from .inflight import InFlight
 from .model import Answer, select
-from .outcome import Cache, Event, Outcome, Reason
+from .outcome import SPARED, Cache, Event, Outcome, Reason
 from .resolver import Resolver, is_small, remember
 from .slots import Slots, Turn
 from .store.history import earlier_entries
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ptocache.service")
 _NEGATIVE_LIMIT = 1024
-_SPARED = frozenset(item for item in Outcome if item.is_hit or item is Outcome.JOINED)
-"""How a request ends that did not pay for the compile."""
 
 
 class NeedInputs(NamedTuple):
@@ -506,7 +504,7 @@ class Service:
 
     def _settle(self, answer: Answer) -> Answer:
         """Count how a request ended: every answer passes here exactly once."""
-        spared_ms = answer.compile_ms if answer.outcome in _SPARED else 0
+        spared_ms = answer.compile_ms if answer.outcome in SPARED else 0
         self._tally.outcome(Cache.BINARY, answer.outcome, answer.reason, spared_ms)
         return answer
 

@@ -14,6 +14,8 @@ import stat
 import time
 from typing import NamedTuple
 
+from .wrap import is_shim
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -24,9 +26,6 @@ MAX_BYTES = 32 << 20
 """Most bytes of them."""
 _MAX_PROGRAM = 1 << 30
 _PIECE = 1 << 20
-# What `ptocache shims` writes into its launchers.
-_SHIM_MARK = b"ptocache-shim"
-_HEAD = 1024
 _SETTLED_NS = 2 * 10**9
 
 _FOLDER_FLAGS = ("-I", "-isystem", "-iquote", "-idirafter")
@@ -110,19 +109,11 @@ def digest_of_program(name: str, path: str) -> str:
 def behind_shims(program: str, path: str) -> str:
     """The program itself, or, if it is a shim of ptocache, the next of its name on ``path`` that is none;
     empty if there is none."""
-    if not _is_shim(program):
+    if not is_shim(program):
         return program
     name = os.path.basename(program)
     places = [os.path.join(folder, name) for folder in path.split(os.pathsep) if folder]
-    return next((item for item in places if os.access(item, os.X_OK) and not _is_shim(item)), "")
-
-
-def _is_shim(path: str) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return _SHIM_MARK in file.read(_HEAD)
-    except OSError:
-        return False
+    return next((item for item in places if os.access(item, os.X_OK) and not is_shim(item)), "")
 
 
 def _walk(folder: str) -> Iterator[tuple[str, str]]:

@@ -118,7 +118,7 @@ TABLE: dict[str, frozenset[str]] = {
     # In every Python process below `ptocache run`.
     "integrations.hook": frozenset(),
     "integrations.startup.sitecustomize": frozenset(),
-    "integrations.files": frozenset(),
+    "integrations.files": frozenset({"integrations.wrap"}),
     "integrations.shelf": frozenset(),
     "integrations.tilelang": VALUES
     | {"client", "kernel", "result", "integrations.files", "integrations.shelf"},
