@@ -464,13 +464,20 @@ class CacheMachine(RuleBasedStateMachine):
     def _is_named_otherwise(self, spot: str) -> bool:
         """A header that comes beside the source while its compile begins, into a folder that is searched by
         an option as well, is found by that: its name in the (unstored) answer is that folder's."""
-        return spot not in self.files and os.path.dirname(spot) in (self.root, f"{self.root}/sub")
+        beside = os.path.dirname(spot)
+        if spot in self.files or beside not in (self.root, f"{self.root}/sub"):
+            return False
+        return not self._searched_folders().isdisjoint((self.root, beside))
+
+    def _searched_folders(self) -> set[str]:
+        """What options and variables name."""
+        words = [*self.directories, *(item for items in self.searched.values() for item in items)]
+        return {self.link if word == tree.LINK else word for word in words}
 
     def _shadows(self, spot: str) -> list[str]:
         """Empty places in which something of this header's name might be looked for."""
-        words = [*self.directories, *(item for items in self.searched.values() for item in items)]
-        folders = [self.link if word == tree.LINK else word for word in words]
-        folders += [self.root, f"{self.root}/sub", *map(os.path.dirname, self._read_headers())]
+        beside = [self.root, f"{self.root}/sub"]
+        folders = [*self._searched_folders(), *beside, *map(os.path.dirname, self._read_headers())]
         names = {spot.partition("/")[2], os.path.basename(spot)}
         found = {f"{folder}/{name}" for folder in folders for name in names}
         return sorted(found & set(tree.SPOTS) - set(self.files))
