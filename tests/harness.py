@@ -118,8 +118,11 @@ class DaemonProcess:
         return self.start()
 
     def log(self) -> str:
+        """What it logged so far; of a living daemon's, a line counts when it is whole."""
         with contextlib.suppress(OSError):
-            return self.log_path.read_text(errors="replace")
+            text = self.log_path.read_text(errors="replace")
+            ended = self.process is None or self.process.poll() is not None
+            return text if ended else text[: text.rfind("\n") + 1]
         return ""
 
     def stats(self) -> dict[str, Any]:

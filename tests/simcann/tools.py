@@ -63,12 +63,15 @@ def rebake(path: Path, identity: str) -> None:
 
 
 def read_log(log: Path) -> list[Run]:
-    """The runs in the order in which they started; none if there is no log yet."""
+    """The runs in the order in which they started; none if there is no log yet.
+
+    A reader can meet a line of which only the first pages are there: it does not count before its end.
+    """
     try:
-        lines = log.read_text("utf-8", "surrogateescape").splitlines()
+        lines = log.read_text("utf-8", "surrogateescape").splitlines(keepends=True)
     except FileNotFoundError:
         return []
-    return [_run(json.loads(line)) for line in lines]
+    return [_run(json.loads(line)) for line in lines if line.endswith("\n")]
 
 
 def depends_of(data: bytes) -> str:

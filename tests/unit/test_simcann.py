@@ -82,6 +82,13 @@ def test_every_run_is_one_line_of_the_log(bench: Bench) -> None:
     assert bench.cann.runs(probes=True) == []
 
 
+def test_a_line_of_the_log_that_is_half_there_does_not_count_yet(bench: Bench) -> None:
+    bench.output("bisheng", *DEVICE)
+    whole = bench.cann.log.read_bytes()
+    bench.cann.log.write_bytes(whole + whole[: len(whole) // 2])
+    assert len(bench.cann.runs()) == 1
+
+
 @pytest.mark.parametrize("layout", ["new", "old"])
 @pytest.mark.parametrize("multicall", [False, True])
 def test_both_layouts_build_a_kernel_from_source_to_device_image(
