@@ -20,6 +20,7 @@ import pytest
 from elftools.common.exceptions import ELFError
 
 from ptocache import elf
+from ptocache.elf import device, headers, nested
 from ptocache.errors import ElfError, from_wire
 from tests import elf_builder as b
 from tests.elf_builder import Sec, Seg, Sym
@@ -188,7 +189,7 @@ def test_byte_order_of_a_little_endian_machine(machine: int) -> None:
 @pytest.mark.parametrize("byte_order", ["little", "big"])
 def test_byte_order_of_this_machine(monkeypatch: pytest.MonkeyPatch, byte_order: str) -> None:
     s390x = 22
-    monkeypatch.setattr(elf, "host_machine", lambda: s390x)
+    monkeypatch.setattr(headers, "host_machine", lambda: s390x)
     monkeypatch.setattr(sys, "byteorder", byte_order)
     images = {order: b.build(machine=s390x, byte_order=order) for order in ("little", "big")}
     assert elf.check(images.pop(byte_order)).byte_order == byte_order
@@ -196,7 +197,7 @@ def test_byte_order_of_this_machine(monkeypatch: pytest.MonkeyPatch, byte_order:
 
 
 def test_other_machines_may_have_either_byte_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elf, "host_machine", lambda: b.X86_64)
+    monkeypatch.setattr(headers, "host_machine", lambda: b.X86_64)
     data = b.build(
         machine=b.AARCH64,
         byte_order="big",
@@ -650,7 +651,7 @@ def test_a_parser_s_own_error_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(layout: object, stream: BytesIO) -> None:
         raise ELFError("no such field")
 
-    monkeypatch.setattr(elf, "struct_parse", fail)
+    monkeypatch.setattr(headers, "struct_parse", fail)
     assert "no such field" in refusal(PLAIN).message
 
 
@@ -857,7 +858,7 @@ def test_nested_images_of_a_broken_host() -> None:
 
 
 def test_number_of_nested_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elf, "MAX_NESTED", 3)
+    monkeypatch.setattr(nested, "MAX_NESTED", 3)
     assert len(elf.nested_images(b.fat_object(ONE, ONE, ONE))) == 3
     error = refused_nested(b.fat_object(ONE, ONE, ONE, ONE))
     assert error.fields["rule"] == "nested_count"
@@ -1025,8 +1026,8 @@ def test_many_notes_over_the_same_bytes_are_searched_once(monkeypatch: pytest.Mo
     start = b.section_field(data, ".text", "sh_offset")
     for number in range(4, 4 + len(notes)):
         data = _moved(data, number, start, 1800 - number % 7)
-    counted = Counted(elf._ARCH_NAME)
-    monkeypatch.setattr(elf, "_ARCH_NAME", counted)
+    counted = Counted(device._ARCH_NAME)
+    monkeypatch.setattr(device, "_ARCH_NAME", counted)
     elf.check_device(data, arch="dav-2201")
     assert 1800 <= counted.searched < 2000
 

@@ -36,7 +36,17 @@ TABLE: dict[str, frozenset[str]] = {
     "log": frozenset(),
     "digest": frozenset({"errors"}),
     "model": frozenset({"digest", "outcome", "errors"}),
-    "elf": frozenset({"errors"}),
+    "elf.values": frozenset(),
+    "elf.reading": frozenset({"errors", "elf.values"}),
+    "elf.headers": frozenset({"elf.reading", "elf.values"}),
+    "elf.rules": frozenset({"elf.headers", "elf.reading", "elf.values"}),
+    "elf.dynamic": frozenset({"elf.reading", "elf.values"}),
+    "elf.nested": frozenset({"errors", "elf.headers", "elf.reading", "elf.values"}),
+    "elf.device": frozenset({"elf.nested", "elf.reading", "elf.rules", "elf.values"}),
+    "elf": frozenset(
+        {"errors", "elf.device", "elf.dynamic", "elf.headers", "elf.nested", "elf.reading"}
+        | {"elf.rules", "elf.values"}
+    ),
     "artifact": frozenset({"elf", "errors"}),
     "paths": frozenset({"errors", "hashing"}),
     "config": frozenset({"errors", "paths"}),
