@@ -11,7 +11,7 @@ document is stored with the entry, so that two keys can be compared field by fie
     plugin          the plugin's own version
     identity        digest of the toolchain (:mod:`ptocache.identity`)
     arch            target
-    options         ordered
+    options         ordered; paths below a base of the request relative to it (:mod:`ptocache.bases`)
     env             map of the declared variables
     inputs          map name → {sha256, size}; of a kernel: its material that is known by digest
     outputs         ordered names
@@ -28,8 +28,9 @@ from __future__ import annotations
 import hashlib
 from typing import Any, NamedTuple, NewType
 
+from . import bases
 from .digest import canonical
-from .model import Dependency, Job, Prepared
+from .model import Bound, Dependency, Job, Prepared
 from .outcome import Cache
 
 SCHEMA = 1
@@ -53,6 +54,7 @@ def binary_action(
     prepared: Prepared, *, plugin_version: str, identity: str, salt: tuple[str, str] = ("", "")
 ) -> Action:
     """The action of a compile. ``salt`` is (the daemon's setting, the request's)."""
+    prepared = bases.keyed(prepared)
     job = prepared.job
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -107,13 +109,18 @@ def _digests(job: Job) -> dict[str, Any]:
 
 
 def entry_key(
-    key: ActionKey, dependencies: tuple[Dependency, ...], source_dir: str = ""
+    key: ActionKey,
+    dependencies: tuple[Dependency, ...],
+    source_dir: str = "",
+    bound: Bound = (),
 ) -> EntryKey:
     """The key of one entry of an action: the action plus what its discovered inputs held, and the
-    source directory if the entry is bound to it."""
-    document = [key, sorted(list(item) for item in dependencies)]
+    source directory and the bases if the entry is bound to them."""
+    document: list[Any] = [key, sorted(list(item) for item in dependencies)]
     if source_dir:
         document.append(source_dir)
+    if bound:
+        document.append([list(item) for item in bound])
     return EntryKey(_hash(_ENTRY_DOMAIN, document))
 
 

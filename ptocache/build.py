@@ -11,7 +11,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import __version__
+from . import __version__, bases
 from .compiler import Cancel, Limits, NoRoomError, Ran, ToolFailedError, Workspace, run
 from .contents import observe
 from .digest import Digest
@@ -26,7 +26,16 @@ from .errors import (
     UnknownToolchainError,
 )
 from .includes import scan
-from .model import Artifact, Dependency, Descriptor, Discovery, Identity, Prepared, Provenance
+from .model import (
+    Artifact,
+    Bound,
+    Dependency,
+    Descriptor,
+    Discovery,
+    Identity,
+    Prepared,
+    Provenance,
+)
 from .outcome import Reason
 from .signature import moment
 from .toolchain import CheckedOutputs, Toolchain, validate
@@ -54,6 +63,8 @@ class Built(NamedTuple):
     bypass: Reason
     """Why this is an answer and not an entry; ``NONE`` if it may be one."""
     detail: str
+    bound: Bound = ()
+    """The bases that it holds for alone."""
 
 
 class Failed(NamedTuple):
@@ -134,7 +145,8 @@ def build(
             )
             observed = observe(contents, found.present, found.absent, job.source_dir, started_ns)
             repeatable = error.complete and not (found.bypass or prepared.bypass or observed.moved)
-            return Failed(error, observed.dependencies, repeatable and not refused, refused)
+            dependencies = bases.relocatable(observed.dependencies, prepared.bases)
+            return Failed(error, dependencies, repeatable and not refused, refused)
         found = toolchain.discover(
             prepared, identity.installation, ran.depfiles, contents, workspace.work
         )
@@ -143,11 +155,12 @@ def build(
         return Built(
             checked=checked,
             ran=ran,
-            dependencies=observed.dependencies,
+            dependencies=bases.relocatable(observed.dependencies, prepared.bases),
             provenance=_provenance(steps, identity, ran, workspace.work),
             bound_to_source_dir=bool(job.source_dir) and _names(ran, job.source_dir),
             bypass=bypass,
             detail=detail,
+            bound=_bound(prepared, found, ran),
         )
 
 
@@ -191,7 +204,8 @@ def _verdict(
         return found.bypass, found.detail
     if ran.missing_depfiles:
         return Reason.NO_DEPENDENCIES, "a step wrote no dependency file"
-    if _names(ran, private):
+    if _names(ran, private) or (prepared.bases and _names(ran, os.path.basename(private))):
+        # Below a base, the longer of two prefixes is not the one that every compiler maps.
         return Reason.PATH_LEAK, f"an output or the log names the private directory {private}"
     if moved:
         return Reason.INPUT_CHANGED, f"{moved} changed while the compile ran"
@@ -200,8 +214,20 @@ def _verdict(
 
 def _names(ran: Ran, directory: str) -> bool:
     needle = os.fsencode(directory)
-    texts = (ran.log.stdout, ran.log.stderr, *(bytes(item.data) for item in ran.outputs))
-    return any(needle in text for text in texts)
+    return any(needle in text for text in _texts(ran))
+
+
+def _texts(ran: Ran) -> tuple[bytes, ...]:
+    return (ran.log.stdout, ran.log.stderr, *(bytes(item.data) for item in ran.outputs))
+
+
+def _bound(prepared: Prepared, found: Discovery, ran: Ran) -> Bound:
+    """The bases that a result holds for alone: those that it names."""
+    every = bases.everything(prepared.bases)
+    if found.fixed:
+        return every
+    texts = _texts(ran)
+    return tuple(item for item in every if any(bases.is_named(item[1], text) for text in texts))
 
 
 def _provenance(steps: tuple[Step, ...], identity: Identity, ran: Ran, workdir: str) -> Provenance:

@@ -13,12 +13,13 @@ import sys
 import time
 from _thread import get_ident
 
-from . import paths, wire
+from . import bases, paths, wire
 from .config import MODES, Settings, load
 from .connection import Connection
 from .digest import Digest
 from .errors import (
     BadRequestError,
+    ConfigError,
     DaemonUnavailableError,
     FrameError,
     PeerRefusedError,
@@ -28,24 +29,27 @@ from .errors import (
 )
 from .kernel import Lease, material_of
 from .model import Answer, Descriptor, Input, Job, select
-from .outcome import Reason
+from .outcome import Outcome, Reason
 from .pending import PYTHON_VARIABLE, Pending, Repeats, process_environment, with_python
 from .result import DAEMON_TROUBLE, Result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from typing import Any, TypeVar
     from weakref import ref
 
+    from .batch import Batch
     from .kernel import Files, Material
     from .model import Environment
     from .pending import Source
+    from .recording import Recorder
+
+    T = TypeVar("T")
 
 START_S = 20.0
 _IDLE_CONNECTIONS = 8
 _PACKAGE = os.path.dirname(__file__) + os.sep
-_BATCH = 256
 
 
 _Asked = tuple[int, str, bytes]
@@ -89,6 +93,12 @@ class Client:
         self._pid = os.getpid()
         self._said: set[str] = set()
         self._given_up_s = 0.0
+        self._recorder: Recorder | None = None
+        if settings["client.record"]:
+            from .recording import Recorder
+
+            self._recorder = Recorder(settings["client.record"], self._say)
+        self._bases: tuple[str, ...] | None = None
 
     # --- compiling
 
@@ -176,6 +186,7 @@ class Client:
             source_dir=directory,
             cwd=_cwd(),
             kernel=kernel or os.path.splitext(os.path.basename(next(iter(data), "")))[0],
+            bases=self._base_dirs(),
         )
         request = wire.Request(job, {}, chosen, salt or self.settings["request.salt"])
         chosen = self.settings["request.priority"] or priority
@@ -184,7 +195,27 @@ class Client:
                 f"there is no priority {chosen!r}", hint=f"one of {', '.join(wire.PRIORITIES)}"
             )
         variables = process_environment() if env is None else env
-        return Pending(request, data, variables, wire.PRIORITIES.index(chosen))
+        pending = Pending(request, data, variables, wire.PRIORITIES.index(chosen))
+        if self._recorder is not None:
+            pending.files = _files_of(inputs)
+        return pending
+
+    def _base_dirs(self) -> tuple[str, ...]:
+        """The bases of every request, links followed once.
+
+        Raises :class:`~ptocache.errors.ConfigError` for a link that leads to what can be no base.
+        """
+        if self._bases is None:
+            spelled = self.settings["request.base_dirs"]
+            try:
+                self._bases = bases.canonical(spelled)
+            except ValueError as error:
+                raise ConfigError(
+                    f"request.base_dirs: one of {', '.join(spelled)} cannot be used: {error}",
+                    hint="it leads there through a link",
+                    setting="request.base_dirs",
+                ) from error
+        return self._bases
 
     def _chosen(self, mode: str) -> str:
         chosen: str = mode or self.settings["request.mode"]
@@ -192,10 +223,57 @@ class Client:
             raise BadRequestError(f"there is no mode {mode!r}", hint=f"one of {', '.join(MODES)}")
         return chosen
 
-    def compile_many(self, jobs: Iterable[Pending]) -> Iterator[tuple[int, Result]]:
-        """Compile jobs made by :meth:`job`; yields (position, result) as they finish. Failures are
-        results here: look at ``result.ok``."""
-        return self._run(list(jobs))
+    def compile_many(self, jobs: Iterable[Pending], *, progress: bool | None = None) -> Batch:
+        """Compile jobs made by :meth:`job`; iterate over it for (position, result) as they finish. Failures
+        are results here: look at ``result.ok``.
+
+        ``jobs`` may be a generator: no more than some hundred are held at a time. ``progress``: show on
+        standard error how far it has come (default: with several jobs, if that is a terminal). Give up by
+        leaving the loop, or with :meth:`~ptocache.batch.Batch.cancel` from any thread: what has not begun
+        ends, and so does what nobody else waits for.
+        """
+        from .batch import Batch, Ways
+        from .progress import bar
+
+        ways = Ways(
+            take=lambda: self._take(start=True),
+            give=self._give,
+            forget=self.close,
+            asked=self._asked,
+            answered=self._answered,
+            alone=self._alone,
+            step_aside=self._step_aside,
+            required=self.settings["client.require"],
+        )
+        return Batch(jobs, ways, lambda total: bar(total, progress))
+
+    def load(
+        self,
+        toolchain: str,
+        inputs: Mapping[str, Source],
+        *,
+        loader: Callable[[Any], T],
+        output: str = "",
+        device: Hashable = 0,
+        by: str = "path",
+        **request: Any,
+    ) -> T:
+        """What ``loader`` returns for an output of a compile, or of what was compiled before: loaded once
+        per process, loader and device.
+
+        ``output``: which one; may be left out if there is only one. ``by``: what the loader is given, see
+        :func:`ptocache.launch.load`. ``request``: the other parameters of :meth:`compile`. An output that
+        the loader refuses is reported, dropped, compiled again and loaded, once.
+
+        Raises what :meth:`compile` raises, and :class:`~ptocache.errors.LoadError` as
+        :func:`ptocache.launch.load_or_remake` does.
+        """
+        from .launch import load_or_remake
+
+        return load_or_remake(
+            self, lambda: self.compile(toolchain, inputs, **request), loader, output=output,
+            device=device, by=by,
+        )  # fmt: skip
 
     # --- kernels that the caller builds
 
@@ -270,6 +348,8 @@ class Client:
             found = wire.kernel_message(1, request._replace(job=job))
             nonlocal asked
             asked = (get_ident(), self.settings.socket, found["request"])
+            if self._recorder is not None:
+                self._recorder.kernel(request)
             held = _leases.get(asked)
             lease = held() if held is not None else None
             if lease is not None and lease.is_held:
@@ -329,11 +409,30 @@ class Client:
         """
         started = time.perf_counter()
         directory = os.path.realpath(source_dir) if os.fspath(source_dir) else ""
+        found = self._base_dirs()
+        asked = {"type": "get", "id": 1, "key": key, "source_dir": directory}
         message, fds = self._exchange(
-            {"type": "get", "id": 1, "key": key, "source_dir": directory}, start=True
+            {**asked, "bases": list(found)} if found else asked, start=True
         )
         answer = wire.parse_answer(message, fds) if message["type"] == "answer" else None
         return Result(answer, "", (time.perf_counter() - started) * 1000) if answer else None
+
+    def peek(self, job: Pending) -> dict[str, Any]:
+        """How a job made by :meth:`job` would end now: ``outcome``, ``reason``, ``key``, ``detail``,
+        ``compile_ms``, ``error``. What only a compile would show is a ``miss``. Compiles nothing, counts nothing.
+
+        Raises the daemon's error, and :class:`~ptocache.errors.DaemonUnavailableError`.
+        """
+
+        def message(connection: Connection) -> dict[str, Any]:
+            return {**job.message(1, connection, full=False), "type": "peek"}
+
+        connection, found, _ = self._converse(message, start=True)
+        self._give(connection)
+        value = found.get("value")
+        if found["type"] != "result" or not isinstance(value, dict):
+            raise FrameError(f"an answer of type {found['type']!r} to peek")
+        return value
 
     def describe(self, key: str) -> dict[str, Any]:
         """Everything that is known of an entry, by its key or the beginning of it.
@@ -375,10 +474,12 @@ class Client:
 
     def _one(self, pending: Pending) -> Result:
         """One request over an idle connection: the way of nearly every hit. Whatever is unusual about
-        it goes the way of :meth:`_run`."""
+        it goes the way of :meth:`compile_many`."""
         connection = self._idle_one()
         if connection is not None:
             answer = None
+            if self._recorder is not None:
+                self._asked(pending, connection)
             try:
                 connection.send_frame(pending.frame(connection))
                 while answer is None:
@@ -392,52 +493,9 @@ class Client:
                 self._give(connection)
                 if answer.reason not in DAEMON_TROUBLE:
                     return self._answered(pending, answer)
-        return next(result for _, result in self._run([pending]))
-
-    def _run(self, jobs: list[Pending]) -> Iterator[tuple[int, Result]]:
-        if not jobs:
-            return
-        waiting = dict(enumerate(jobs))
-        reused = bool(self._idle)
-        connection: Connection | None = None
-        try:
-            connection = asked = self._take(start=True)
-            sent = 0
-            while waiting:
-                # Never more than two batches under way: a daemon that has enough to do reads nothing
-                # more, the question whether it lives included.
-                if sent < len(jobs) and sent - (len(jobs) - len(waiting)) <= _BATCH:
-                    numbers = range(sent, min(sent + _BATCH, len(jobs)))
-                    _ask(asked, {number: waiting[number] for number in numbers})
-                    sent = numbers.stop
-                    continue
-                number, answer = _answer(asked, waiting)
-                if answer is None:
-                    continue
-                pending = waiting.pop(number)
-                if answer.reason in DAEMON_TROUBLE and not self.settings["client.require"]:
-                    self._warn(DaemonUnavailableError(f"it answered: {answer.detail}"))
-                    result = self._alone(pending)
-                else:
-                    result = self._answered(pending, answer)
-                if not waiting:
-                    # Before the last result: who takes only that one never comes back here.
-                    self._give(asked)
-                    connection = None
-                yield number, result
-        except (WireError, OSError) as error:
-            if reused and len(waiting) == len(jobs):
-                self.close()
-                yield from self._run(jobs)
-                return
-            if self.settings["client.require"]:
-                raise _unavailable(error) from error
-            self._warn(error)
-            for number in list(waiting):
-                yield number, self._alone(waiting.pop(number))
-        finally:
-            if connection is not None:
-                connection.close()
+        _, result = next(self.compile_many([pending], progress=False))
+        result.total_ms = (time.perf_counter() - pending.started) * 1000
+        return result
 
     def _exchange(
         self, message: dict[str, Any], *, start: bool
@@ -498,6 +556,7 @@ class Client:
         return self._idle_one() or self._open(start)
 
     def _give(self, connection: Connection) -> None:
+        connection.was_idle = True
         if len(self._idle) < _IDLE_CONNECTIONS:
             self._idle.append(connection)
         else:
@@ -560,20 +619,29 @@ class Client:
                 level, frame = level + 1, frame.f_back
             warnings.warn(text, PtocacheWarning, stacklevel=level)
 
+    def _asked(self, pending: Pending, connection: Connection) -> None:
+        if self._recorder is not None:
+            wanted = connection.variables.get(pending.request.job.toolchain, [])
+            self._recorder.compile(pending, wanted)
+
     def _answered(self, pending: Pending, answer: Answer) -> Result:
+        if self._recorder is not None and answer.outcome is Outcome.FAILURE:
+            self._recorder.failed(pending, answer.reason)
         if answer.reason is Reason.UNIDENTIFIED_TOOLCHAIN:
             # A cache that is off without a sign costs more than one that is missing.
             name, why = pending.request.job.toolchain, answer.detail
             self._say(why, f"ptocache stores nothing that is compiled with {name}: {why}")
         return _result(pending, answer)
 
-    def _alone(self, pending: Pending) -> Result:
+    def _alone(self, pending: Pending, cancel: Any = None) -> Result:
         """Compile in this process through the same plugin, without a cache."""
         from .fallback import compile_alone
 
+        if self._recorder is not None:
+            self._recorder.compile(pending, None)
         env = with_python(tuple(sorted(pending.env.items())), (PYTHON_VARIABLE,))
         request = pending.request._replace(job=pending.request.job._replace(env=env))
-        return _result(pending, compile_alone(request, pending.data, self.settings))
+        return _result(pending, compile_alone(request, pending.data, self.settings, cancel))
 
 
 def connect(
@@ -595,15 +663,6 @@ def connect(
     if root is not None:
         named["store.root"] = os.path.abspath(root)
     return Client(load(env, named))
-
-
-def _ask(connection: Connection, jobs: Mapping[int, Pending]) -> None:
-    """Send requests in one message; input bytes stay here until the daemon asks for them."""
-    messages = [item.message(number, connection, full=False) for number, item in jobs.items()]
-    if len(messages) == 1:
-        connection.send(messages[0])
-    else:
-        connection.send({"type": "batch", "id": 0, "requests": messages})
 
 
 def _answer(connection: Connection, waiting: Mapping[int, Pending]) -> tuple[int, Answer | None]:
@@ -655,6 +714,15 @@ def _bytes(name: str, source: Source) -> bytes:
             f"the input {name} ({os.fspath(source)}) cannot be read: {error.strerror}",
             path=os.fspath(source),
         ) from error
+
+
+def _files_of(inputs: Mapping[str, Source]) -> dict[str, str]:
+    """The inputs that are read from files, and from which."""
+    return {
+        name: os.path.abspath(os.fsdecode(source))
+        for name, source in inputs.items()
+        if not isinstance(source, (bytes, str))
+    }
 
 
 def _cwd() -> str:

@@ -106,6 +106,17 @@ def _path_list(value: object) -> tuple[str, ...]:
     return tuple(_path(item) for item in items)
 
 
+def _base_dirs(value: object) -> tuple[str, ...]:
+    found = _path_list(value)
+    if found:
+        from . import bases
+
+        if len(found) > bases.MOST:
+            raise ValueError(f"more than {bases.MOST} directories")
+        found = tuple(map(bases.judged, found))
+    return found
+
+
 def _choice(*choices: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if value not in choices:
@@ -170,8 +181,22 @@ TABLE: tuple[Row, ...] = (
         "interactive before sweep; empty: as the call says",
     ),
     Row("request.mode", "PTOCACHE_MODE", _choice(*MODES), "use", "use, refresh, bypass, read-only"),
+    Row(
+        "request.base_dirs",
+        "PTOCACHE_BASE_DIRS",
+        _base_dirs,
+        "",
+        "directories that paths count relative to",
+    ),
     Row("client.require", "PTOCACHE_REQUIRE", _flag, "false", "no daemon is an error"),
     Row("client.autostart", "PTOCACHE_AUTOSTART", _flag, "true", "start a daemon when none runs"),
+    Row(
+        "client.record",
+        "PTOCACHE_RECORD",
+        _path_or_none,
+        "",
+        "a file that requests are recorded in",
+    ),
 )
 _BY_NAME = {row.name: row for row in TABLE}
 

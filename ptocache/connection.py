@@ -43,6 +43,8 @@ class Connection:
         self._fds: list[Descriptor] = []
         self.variables: dict[str, list[str]] = {}
         self.capabilities: frozenset[str] = frozenset()
+        self.was_idle = False
+        """True if it was used before: it may lead to a daemon that has gone since."""
         paths.verify_socket_directory(path)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
@@ -197,6 +199,13 @@ class Connection:
                 for number in numbers:
                     os.set_inheritable(number, False)
                     self._fds.append(Descriptor(number))
+
+    def interrupt(self) -> None:
+        """Hang up from another thread: whoever sends or waits on it finds the daemon gone."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return
 
     def close(self) -> None:
         """Close the socket; descriptors of answers stay with their holders."""

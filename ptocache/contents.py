@@ -9,8 +9,10 @@ import time
 from collections import OrderedDict
 from typing import NamedTuple, Protocol
 
+from . import bases as base_dirs
+from .bases import place
 from .includes import EMPTY_SCAN, scan
-from .model import ABSOLUTE_BASE, SOURCE_BASE, Dependency
+from .model import SOURCE_BASE, Dependency
 from .signature import Signature, of_descriptor, settled, signature_of, unmoved
 
 TYPE_CHECKING = False
@@ -24,6 +26,8 @@ PERSIST_BYTES = 256 << 10
 SCAN_LIMIT_BYTES = 32 << 20
 _MEMO_LIMIT = 200_000
 _CHUNK = 1 << 20
+_SEEN_LIMIT = 8
+"""Different bases from which the conditions of one entry are remembered."""
 _FEW = 2
 """``access`` of a name takes a third of the time of a ``stat``, and no settled stamp."""
 
@@ -131,9 +135,22 @@ class Conditions:
     its places were all empty needs one ``stat``, however many they are. To look for a few is cheaper.
     """
 
-    __slots__ = ("_absent", "_absent_here", "_few_absent", "_present", "_present_here", "_quiet")
+    __slots__ = (
+        "_absent",
+        "_absent_here",
+        "_few_absent",
+        "_from",
+        "_present",
+        "_present_here",
+        "_quiet",
+        "_relative",
+        "_told",
+    )
 
     def __init__(self, dependencies: Iterable[Dependency]) -> None:
+        self._told = dependencies = tuple(dependencies)
+        self._relative = any(base_dirs.is_label(item.base) for item in dependencies)
+        self._from: dict[tuple[str, ...], Conditions | None] = {}
         self._present: list[tuple[str, str]] = []
         self._present_here: list[tuple[str, str]] = []
         absent: dict[str, list[str]] = {}
@@ -156,8 +173,11 @@ class Conditions:
             if "\0" not in path
         )
 
-    def hold(self, contents: Contents, source_dir: str) -> bool:
-        """True if every dependency is as it was."""
+    def hold(self, contents: Contents, source_dir: str, bases: tuple[str, ...] = ()) -> bool:
+        """True if every dependency is as it was for who asks from ``source_dir``, with ``bases``."""
+        if bases or self._relative:
+            here = self._seen_from(bases)
+            return here is not None and here.hold(contents, source_dir)
         sha256 = contents.sha256
         for path, digest in self._present:
             if sha256(path) != digest:
@@ -173,6 +193,15 @@ class Conditions:
             if os.access(path, os.F_OK) and contents.exists(path):
                 return False
         return not self._absent or all(self._empty(contents, place) for place in self._absent)
+
+    def _seen_from(self, bases: tuple[str, ...]) -> Conditions | None:
+        """The same with the paths of who asks; ``None`` if they are no conditions of theirs."""
+        if bases not in self._from:
+            if len(self._from) >= _SEEN_LIMIT:
+                self._from.clear()
+            found = base_dirs.resolved(self._told, bases)
+            self._from[bases] = Conditions(found) if found is not None else None
+        return self._from[bases]
 
     def _empty(self, contents: Contents, directory: str) -> bool:
         quiet = self._quiet.get(directory)
@@ -228,8 +257,3 @@ def observe(
 def _open_at_once(path: str, flags: int) -> int:
     # A pipe in a header's place must not stop whoever looks at it.
     return os.open(path, flags | os.O_NONBLOCK)
-
-
-def place(base: str, path: str, source_dir: str) -> str:
-    """The full path of a dependency."""
-    return path if base == ABSOLUTE_BASE else os.path.join(source_dir, path)

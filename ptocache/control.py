@@ -8,7 +8,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from . import __version__, tally
+from . import __version__, known_files, tally
 from .compiler import can_fix_addresses
 from .entry import Entry
 from .errors import BadRequestError, PtocacheError, StoreDamagedError, UnknownEntryError
@@ -16,18 +16,21 @@ from .explain import FIRST, Asked, Explanation, explain, side_of
 from .identity import variables_of
 from .model import Answer, Job
 from .outcome import REASON_BY_LABEL, Cache, Outcome, Reason
+from .rejection import Rejections, parse
 from .store.blobs import Blobs
 from .store.collect import collect
 from .store.history import earlier_entries
 from .store.index import Index, Row, Selection
 from .store.store import read_entry
 from .store.verify import verify
+from .wire import parse_compile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from subprocess import Popen
 
     from .config import Settings
+    from .contents import Contents
     from .identity import Identities
     from .kernels import Kernels
     from .model import Component
@@ -58,6 +61,7 @@ class Running(Protocol):
     service: Service
     kernels: Kernels
     identities: Identities
+    contents: Contents
     registry: Registry
     watcher: Watcher
     guard: Popen[bytes]
@@ -76,6 +80,7 @@ class Controls:
 
     def __init__(self, daemon: Running) -> None:
         self._daemon = daemon
+        self._rejections = Rejections(daemon.store, daemon.service.memory, daemon.in_io)
 
     def table(self) -> dict[str, Control]:
         """Request type → what answers it."""
@@ -90,6 +95,9 @@ class Controls:
             "explain": self.explain,
             "identify": self.identify,
             "bypassed": self.bypassed,
+            "peek": self.peek,
+            "reject": self.reject,
+            "digests": self.digests,
             "stop": self.stop,
         }
 
@@ -167,6 +175,7 @@ class Controls:
             return {"entries": len(rows), "bytes": sum(r.bytes for r in rows), "removed": listed}
         removed = await self._daemon.in_io(store.invalidate, selection)
         self._daemon.service.forget_failures()
+        self._rejections.forget()
         return {"entries": removed.entries, "bytes": removed.bytes, "removed": listed}
 
     async def show(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +233,7 @@ class Controls:
     async def verify(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Look at a page of the store, the one behind entry number ``after``; ``fast``, ``dry_run``."""
         after = message.get("after") or 0
-        if not isinstance(after, int) or after < 0:
+        if not isinstance(after, int) or not _is_amount(after):
             raise BadRequestError("after is not the number of an entry")
 
         def work() -> dict[str, Any]:
@@ -264,6 +273,30 @@ class Controls:
         answer = Answer(Outcome.BYPASS, "", reason, detail)
         daemon.service.memory.note(Asked.of(Cache.BINARY, job, answer, time.time()))
         return {}
+
+    async def digests(self, message: Mapping[str, Any]) -> list[str]:
+        """The SHA-256 of each of the ``files``, or an empty text; see :mod:`ptocache.known_files`."""
+        daemon = self._daemon
+        # One by one: what others ask of the disk takes turns with them.
+        return [
+            await daemon.in_io(known_files.digest, daemon.contents, meant)
+            for meant in known_files.parse(message)
+        ]
+
+    async def reject(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Drop an entry whose artifact a loader refused: ``key``, ``outputs``, ``detail``."""
+        ruling = await self._rejections.rule(
+            parse(message), read_only=self._daemon.settings["request.mode"] == "read-only"
+        )
+        return {**ruling._asdict(), "verdict": ruling.verdict.label}
+
+    async def peek(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """How the compile ``request`` would end now; compiles nothing, counts nothing."""
+        answer = await self._daemon.service.peek(parse_compile(message))
+        return {
+            "outcome": answer.outcome.label, "reason": answer.reason.label, "key": answer.key,
+            "detail": answer.detail, "compile_ms": answer.compile_ms, "error": answer.error,
+        }  # fmt: skip
 
     async def stop(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Begin to stop; ``now`` does not wait for running compiles."""
@@ -482,6 +515,7 @@ def _entry(store: Readable, row: Row) -> dict[str, Any]:
         "stdout": entry.log.stdout,
         "stderr": entry.log.stderr,
         "source_dir": entry.source_dir,
+        "base_dirs": {str(position): directory for position, directory in entry.bound},
         "commands": [list(command) for command in entry.provenance.commands],
         "components": [
             {"role": c.role, "path": c.path, "canonical": c.canonical, "digest": c.digest.sha256}

@@ -144,7 +144,7 @@ class Daemon:
                     "(%s): slower, and as right", self.paths.root, journal,
                 )  # fmt: skip
             self.store.sweep_unfinished()
-            contents = Contents(self.store.index)
+            self.contents = contents = Contents(self.store.index)
             watcher = Watcher(
                 lambda path: self.identities.hint(path), enabled=settings["daemon.watch"]
             )

@@ -8,6 +8,8 @@
         stdout, stderr  bytes   what the tools printed
         source_dir      text    set when an output or the log names that directory, or an option leads
                                 into it: the entry then holds for that directory only
+        bases           list    [position, directory] of the bases that an output or the log names; the entry
+                                then holds for these only. Absent if it is bound to none
         kernel          text    name for people
         created_s       integer seconds since the epoch
         compile_ms      integer what the compile cost
@@ -28,7 +30,7 @@ import msgpack
 from .action import ActionKey, EntryKey, entry_key, key_of_document
 from .digest import Digest, is_sha256
 from .errors import StoreDamagedError
-from .model import Component, Dependency, Log, Provenance, StoredOutput
+from .model import Bound, Component, Dependency, Log, Provenance, StoredOutput
 
 VERSION = 1
 MAGIC = b"PTOCENT" + bytes([VERSION])
@@ -47,6 +49,8 @@ class Entry(NamedTuple):
     created_s: int
     compile_ms: int
     provenance: Provenance
+    bound: Bound = ()
+    """The bases that it holds for alone."""
 
     @property
     def action_key(self) -> ActionKey:
@@ -56,7 +60,7 @@ class Entry(NamedTuple):
     @property
     def key(self) -> EntryKey:
         """The key of this entry."""
-        return entry_key(self.action_key, self.dependencies, self.source_dir)
+        return entry_key(self.action_key, self.dependencies, self.source_dir, self.bound)
 
 
 def encode(entry: Entry) -> bytes:
@@ -86,6 +90,8 @@ def encode(entry: Entry) -> bytes:
             "ptocache": provenance.ptocache,
         },
     }
+    if entry.bound:
+        body["bases"] = [list(item) for item in entry.bound]
     return MAGIC + _pack(body)
 
 
@@ -145,6 +151,7 @@ def _entry(body: Any) -> Entry:
             aslr_off=_typed(provenance, "aslr_off", bool),
             ptocache=_typed(provenance, "ptocache", str),
         ),
+        bound=tuple(_bond(item) for item in _typed(body, "bases", list)) if "bases" in body else (),
     )
     if not entry.outputs:
         raise StoreDamagedError("an entry document without outputs")
@@ -179,6 +186,11 @@ def _size(value: Any) -> int:
 def _dependency(item: Any) -> Dependency:
     base, path, sha256 = item
     return Dependency(_text(base), _text(path), _sha256(sha256) if sha256 else "")
+
+
+def _bond(item: Any) -> tuple[int, str]:
+    position, directory = item
+    return _size(position), _text(directory)
 
 
 def _output(item: Any) -> StoredOutput:

@@ -43,6 +43,12 @@ class BadRequestError(PtocacheError, ValueError):
     code = "bad_request"
 
 
+class BadRecordingError(BadRequestError):
+    """A recording of requests that cannot be read. ``fields``: path, line."""
+
+    code = "bad_recording"
+
+
 class ConfigError(PtocacheError, ValueError):
     """A setting that cannot be used; the fields name the setting, its value and its source."""
 
@@ -198,6 +204,16 @@ class UnknownEntryError(PtocacheError, KeyError):
     """No entry has this key, or the given prefix names several."""
 
     code = "unknown_entry"
+
+    def __str__(self) -> str:
+        return PtocacheError.__str__(self)
+
+
+class LoadError(PtocacheError, OSError):
+    """An artifact that its loader refuses, also after it was compiled again; its cause is the loader's own
+    exception. ``fields``: output, digest, key, verdict, rebuilt, same_bytes (docs/reference/client.md)."""
+
+    code = "load_failed"
 
     def __str__(self) -> str:
         return PtocacheError.__str__(self)

@@ -14,13 +14,13 @@ import shlex
 from collections import Counter, OrderedDict, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .model import SOURCE_BASE
+from .model import ABSOLUTE_BASE, SOURCE_BASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from .entry import Entry
-    from .model import Answer, Component, Dependency, Job
+    from .model import Answer, Bound, Component, Dependency, Job
     from .outcome import Cache
 
 FIRST = "no entry of this kernel yet"
@@ -47,6 +47,8 @@ class Side(NamedTuple):
     banner: str = ""
     """Parts separated by ``; ``, each a name and a version text."""
     source_dir: str = ""
+    bases: Bound = ()
+    """Of a request, all that count; of an entry, those that it holds for alone."""
 
 
 class Change(NamedTuple):
@@ -96,6 +98,7 @@ def side_of(entry: Entry) -> Side:
         entry.provenance.components,
         entry.provenance.banner,
         entry.source_dir,
+        entry.bound,
     )
 
 
@@ -169,7 +172,18 @@ def changes(old: Side, new: Side) -> tuple[Change, ...]:
     if old.source_dir and new.source_dir and old.source_dir != new.source_dir:
         words = f"the entry holds for the source directory {_short(old.source_dir)} only"
         found.append(Change("source_dir", old.source_dir, new.source_dir, words))
+    found += _bonds(old.bases, new.bases)
     return tuple(found + following)
+
+
+def _bonds(old: Bound, new: Bound) -> Iterator[Change]:
+    """Bases that the old side is bound to and that lie elsewhere on the new one."""
+    now = dict(new)
+    for position, directory in old:
+        here = now.get(position, directory)
+        if here != directory:
+            words = f"the entry holds for the base directory {_short(directory)} only"
+            yield Change(f"base_dirs.{position}", directory, here, words)
 
 
 _KNOWN = frozenset(
@@ -523,7 +537,8 @@ def _noun(path: str) -> str:
 
 
 def _where(place: tuple[str, str]) -> str:
-    return place[1]
+    base, path = place
+    return path if base in (SOURCE_BASE, ABSOLUTE_BASE) else f"{base}/{path}"
 
 
 # --- texts
@@ -596,14 +611,28 @@ class Memory:
     def __init__(self, limit: int = MEMORY) -> None:
         self._asked: deque[Asked] = deque(maxlen=limit)
         self._explained: OrderedDict[str, Explanation] = OrderedDict()
+        self._rejected: OrderedDict[str, str] = OrderedDict()
         self._limit = limit
 
     def explained(self, key: str, explanation: Explanation) -> None:
         """Keep why the compile of this action was needed, for the requests that wait for it."""
+        self._rejected.pop(key, None)
         self._explained[key] = explanation
         self._explained.move_to_end(key)
         while len(self._explained) > self._limit:
             self._explained.popitem(last=False)
+
+    def rejected(self, key: str, words: str) -> None:
+        """Keep why the entry of this action was dropped, until it is made again."""
+        self._rejected[key] = words
+        self._rejected.move_to_end(key)
+        while len(self._rejected) > self._limit:
+            self._rejected.popitem(last=False)
+
+    def cause(self, key: str, found: Explanation) -> Explanation:
+        """Why there is no entry of this action: ``found``, unless a loader refused the last one."""
+        words = self._rejected.get(key)
+        return found if words is None else Explanation(_cut(words, _WORDS_LIMIT))
 
     def note(self, asked: Asked) -> None:
         """Remember a request; a miss or a join takes over the explanation of its key."""

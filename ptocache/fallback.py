@@ -20,6 +20,7 @@ from .wire import parse_request, request_document
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from .compiler import Cancel
     from .config import Settings
     from .toolchain import ProbeResult
     from .wire import Request
@@ -35,11 +36,13 @@ _registry: Registry | None = None
 _identities = Identities(_contents, _probe, options=Options(read=False))
 
 
-def compile_alone(request: Request, data: dict[str, bytes], settings: Settings) -> Answer:
-    """The answer of a compile that nothing stores; a failure is an answer too."""
+def compile_alone(
+    request: Request, data: dict[str, bytes], settings: Settings, cancel: Cancel | None = None
+) -> Answer:
+    """The answer of a compile that nothing stores; a failure is an answer too. ``cancel`` ends it."""
     try:
         _check(request, data)
-        return _compile(request, data, settings)
+        return _compile(request, data, settings, cancel)
     except PtocacheError as error:
         return Answer(
             outcome=Outcome.FAILURE,
@@ -59,7 +62,9 @@ def _check(request: Request, data: dict[str, bytes]) -> None:
     parse_request(request_document(plain))
 
 
-def _compile(request: Request, data: dict[str, bytes], settings: Settings) -> Answer:
+def _compile(
+    request: Request, data: dict[str, bytes], settings: Settings, cancel: Cancel | None
+) -> Answer:
     global _registry
     _registry = _registry or Registry.discover()
     toolchain = _registry.get(request.job.toolchain)
@@ -70,7 +75,7 @@ def _compile(request: Request, data: dict[str, bytes], settings: Settings) -> An
     job = request.job._replace(env=select(toolchain.ENV, env))
     prepared = toolchain.prepare(job, identity.installation)
     limits = Limits(settings["compile.step_timeout"], settings["compile.log_limit"])
-    built = build(toolchain, prepared, identity, data, _contents, _scratch(), limits)
+    built = build(toolchain, prepared, identity, data, _contents, _scratch(), limits, cancel)
     if isinstance(built, Failed):
         return Answer(
             outcome=Outcome.FAILURE,

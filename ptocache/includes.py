@@ -26,10 +26,12 @@ _COMPUTED_INCLUDE = "computed #include"
 _ASSEMBLER_INCLUDE = ".include"
 _WORDS = ("__DATE__", "__TIME__", "__TIMESTAMP__", ".incbin")
 _NEXT = "include_next"
-TOKENS = (*_WORDS, _ASSEMBLER_INCLUDE, _COMPUTED_TEST, _COMPUTED_INCLUDE, _NEXT)
+ABSOLUTE_LINE = "absolute #line"
+TOKENS = (*_WORDS, _ASSEMBLER_INCLUDE, _COMPUTED_TEST, _COMPUTED_INCLUDE, _NEXT, ABSOLUTE_LINE)
 """Words that decide whether a result may be kept, and findings about operands that were not read:
 a computed test has no known place; a computed include has the places beside its file and in the
-search path, and ``#include_next`` those behind its file, which :func:`absent_places` names."""
+search path, and ``#include_next`` those behind its file, which :func:`absent_places` names. A ``#line`` that
+may name an absolute place opens nothing, but that name is written into outputs."""
 
 BELOW_LIMIT = 2000
 """Most entries that are looked at for an include whose name a macro built."""
@@ -46,6 +48,12 @@ _ANY_INCLUDE = re.compile(
 _HAS_INCLUDE = re.compile(
     rb"__has_(?:include|include_next|embed)\b[ \t]*"
     rb"(?:\([ \t]*(?:\"([^\"\n]+)\"|<([^>\n]+)>)|([(/]))?"
+)
+# A line marker of preprocessed text has no word, and a macro may build what stands behind the word.
+_LINE = re.compile(
+    rb"^[ \t]*(?:#|%:|\?\?=)[ \t]*(?:line\b|(?=[0-9]))"
+    rb"(?![ \t]*[0-9]+[ \t]*(?:\"[^/\"\n][^\"\n]*\"[ \t0-9]*)?\r?$)",
+    re.MULTILINE,
 )
 # The assembler's own directive, in a string of the source: its operand is quoted.
 _IN_ASSEMBLER = re.compile(rb"\.include[ \t]*\\?\"")
@@ -77,6 +85,8 @@ def scan(text: bytes) -> Scan:
         tokens.add(_ASSEMBLER_INCLUDE)
     if _NEXT.encode() in joined:
         tokens.add(_NEXT)
+    if _LINE.search(joined):
+        tokens.add(ABSOLUTE_LINE)
     for match in _INCLUDE.finditer(joined):
         _note(match.group(1), match.group(2), quoted, angled)
     if any(not _INCLUDE.match(joined, found.start()) for found in _ANY_INCLUDE.finditer(joined)):
@@ -257,6 +267,32 @@ def _below(
                 yield name, place
             elif not entry.startswith("."):
                 folders.append((name, place))
+
+
+def unexplained(
+    opened: Iterable[str],
+    scan_of: Callable[[str], Scan],
+    search: SearchPath,
+    forced: Iterable[str] = (),
+) -> tuple[str, ...]:
+    """Those of ``opened`` that no relative operand leads to: an absolute one does, or one that a macro
+    built, or the compiler made the name shorter. The first one is the source; ``forced`` are named by
+    options."""
+    opened = tuple(opened)
+    known = set(opened)
+    reached = {*opened[:1], *forced}
+    for path in opened:
+        found = scan_of(path)
+        for operands, places in (
+            (found.quoted, (os.path.dirname(path), *search.quote, *search.angle)),
+            (found.angled, search.angle),
+        ):
+            for name in operands:
+                if not os.path.isabs(name):
+                    reached.update(
+                        place for place in (os.path.join(d, name) for d in places) if place in known
+                    )
+    return tuple(path for path in opened if path not in reached)
 
 
 def _behind(path: str, chain: tuple[str, ...], beside: bool) -> Iterable[tuple[str, ...]]:

@@ -272,6 +272,7 @@ class Kernels:
             generation = await self._in_io(self._store.generation)
             stored_before = self._memory.was_stored(key)
             why = await self._in_io(self._why, question, stored_before)
+            why = self._memory.cause(key, why)
         except BaseException:
             self._leave(key, seat)
             raise

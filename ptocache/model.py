@@ -31,7 +31,8 @@ class Input(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What a caller wants compiled; everything but ``source_dir``, ``cwd`` and ``kernel`` counts."""
+    """What a caller wants compiled; everything but ``source_dir``, ``cwd`` and ``kernel`` counts, and of
+    ``bases`` what lies below them instead of where they lie."""
 
     toolchain: str
     arch: str
@@ -50,6 +51,12 @@ class Job(NamedTuple):
     """Absolute directory from which relative paths in options resolve."""
     kernel: str = ""
     """A name for people (``stats``, ``invalidate --kernel``)."""
+    bases: tuple[str, ...] = ()
+    """Canonical directories that paths count relative to (:mod:`ptocache.bases`), known by their positions."""
+
+
+Bound = tuple[tuple[int, str], ...]
+"""(position, directory) of the bases that something holds for alone; empty if it holds for any."""
 
 
 class ToolFile(NamedTuple):
@@ -137,6 +144,12 @@ class Prepared(NamedTuple):
     looked: bool = False
     """True if the file system had a say (canonical paths): the same job may be prepared otherwise
     the next time."""
+    bases: tuple[str, ...] = ()
+    """The bases of the job that count here, at their positions; empty if the toolchain knows none."""
+    paths: tuple[int, ...] = ()
+    """Which of the job's options are paths: they enter the key relative to their base."""
+    path_lists: tuple[str, ...] = ()
+    """Variables that hold lists of paths: the same."""
 
 
 class Step(NamedTuple):
@@ -166,12 +179,16 @@ class Discovery(NamedTuple):
     """Places that come earlier in a search and held nothing."""
     bypass: Reason = Reason.NONE
     detail: str = ""
+    fixed: bool = False
+    """True if the result may depend on where the job's bases lie in a way that does not show in it: it then
+    holds for these bases alone."""
 
 
 class Dependency(NamedTuple):
     """A discovered input with its content: the digest's hex, or empty for "there was no such file"."""
 
     base: str
+    """:data:`ABSOLUTE_BASE`, :data:`SOURCE_BASE`, or a label of :mod:`ptocache.bases`."""
     path: str
     sha256: str
 

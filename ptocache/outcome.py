@@ -64,6 +64,8 @@ class Event(_Number):
     """A good result could not be stored."""
     EVICTED = 3
     """An entry was removed to keep the size or age limit."""
+    UNLOADABLE = 4
+    """A caller reported that its loader refused a stored artifact."""
 
     @property
     def label(self) -> str:
@@ -146,6 +148,14 @@ class Reason(_Number):
     """ENOSPC or EDQUOT."""
     IO_ERROR = 70
     """Another error of the file system."""
+    DROPPED = 71
+    """What a loader refused was dropped."""
+    REPLACED = 72
+    """What a loader refused was not there any more."""
+    SAME_BYTES = 73
+    """What a loader refused had been dropped once, and was made again with the same bytes."""
+    GIVEN_UP = 74
+    """What a loader refused is kept: its key was dropped from too often."""
 
     @property
     def label(self) -> str:

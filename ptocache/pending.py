@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .connection import Connection
-    from .model import Answer, Descriptor, Environment
+    from .model import Answer, Descriptor, Environment, Job
 
     Source = bytes | str | os.PathLike[str]
     Variables = dict[Any, Any]
@@ -29,19 +29,20 @@ _REPEATED_BYTES = 32 << 10
 
 class _Shared:
     """What a request and its repetitions have in common: its frame for a daemon that wants certain
-    variables, and the last answer."""
+    variables, the last answer, and the name under which it was recorded."""
 
-    __slots__ = ("frame", "heard")
+    __slots__ = ("frame", "heard", "recorded")
 
     def __init__(self) -> None:
-        self.frame: tuple[list[str], bytes] = ([], b"")
+        self.recorded = ""
+        self.frame: tuple[tuple[list[str], bool], bytes] = (([], False), b"")
         self.heard: tuple[bytes, Answer | None] = (b"", None)
 
 
 class Pending:
     """A request on its way through the client."""
 
-    __slots__ = ("_shared", "data", "env", "given_to", "priority", "request", "started")
+    __slots__ = ("_shared", "data", "env", "files", "given_to", "priority", "request", "started")
 
     def __init__(
         self, request: wire.Request, data: dict[str, bytes], env: Environment, priority: int
@@ -51,6 +52,8 @@ class Pending:
         """Without its environment: the daemon says which variables it wants."""
         self.data = data
         self.env = env
+        self.files: dict[str, str] = {}
+        """Input name → absolute path, for those that were read from a file; kept for a recording only."""
         self.given_to: Connection | None = None
         """Who has had the bytes of the inputs."""
         self.started = time.perf_counter()
@@ -59,13 +62,26 @@ class Pending:
     def again(self) -> Pending:
         """The same request once more."""
         other = Pending(self.request, self.data, self.env, self.priority)
+        other.files = self.files
         other._shared = self._shared
         return other
 
+    @property
+    def recorded(self) -> str:
+        """The name of this request in a recording; empty if it is in none."""
+        return self._shared.recorded
+
+    @recorded.setter
+    def recorded(self, name: str) -> None:
+        self._shared.recorded = name
+
     def message(self, number: int, connection: Connection, *, full: bool) -> dict[str, Any]:
         """The message to send, with the bytes of the inputs if ``full``."""
-        patterns = connection.variables.get(self.request.job.toolchain, [])
-        job = self.request.job._replace(env=with_python(select(patterns, self.env), patterns))
+        job = self.request.job
+        patterns = connection.variables.get(job.toolchain, [])
+        job = job._replace(
+            env=with_python(select(patterns, self.env), patterns), bases=_bases_for(connection, job)
+        )
         data = self.data if full else {}
         return wire.compile_message(
             number, self.request._replace(job=job, data=data), self.priority
@@ -73,12 +89,13 @@ class Pending:
 
     def frame(self, connection: Connection) -> bytes:
         """The frame of :meth:`message` number 0 without the bytes of the inputs; packed once for as long
-        as the daemon wants the same variables."""
-        patterns = connection.variables.get(self.request.job.toolchain, [])
+        as the daemon wants the same."""
+        job = self.request.job
+        wants = (connection.variables.get(job.toolchain, []), bool(_bases_for(connection, job)))
         wanted, frame = self._shared.frame
-        if not frame or wanted != patterns:
+        if not frame or wanted != wants:
             frame = wire.pack(self.message(0, connection, full=False))
-            self._shared.frame = (patterns, frame)
+            self._shared.frame = (wants, frame)
         return frame
 
     def answer(self, message: dict[str, Any], fds: list[Descriptor]) -> Answer:
@@ -171,6 +188,11 @@ def process_environment() -> Environment:
     if isinstance(raw, dict) and sys.getfilesystemencoding() == "utf-8":
         return RawEnvironment(raw)
     return os.environ
+
+
+def _bases_for(connection: Connection, job: Job) -> tuple[str, ...]:
+    """The bases of a request, for a daemon that knows what they are."""
+    return job.bases if job.bases and wire.BASE_DIRS in connection.capabilities else ()
 
 
 def with_python(

@@ -90,6 +90,6 @@ def is_small(job: Job, more: tuple[tuple[str, str], ...] = ()) -> bool:
     the memory."""
     pairs = (*job.env, *more)
     texts = sum(len(name) + len(value) for name, value in pairs)
-    texts += sum(map(len, job.options)) + sum(map(len, job.symbols))
+    texts += sum(map(len, job.options)) + sum(map(len, job.symbols)) + sum(map(len, job.bases))
     items = len(pairs) + len(job.options) + len(job.symbols) + len(job.inputs)
     return texts + _ITEM_BYTES * items < _SMALL_BYTES

@@ -238,7 +238,10 @@ class Server:
             key, source_dir = message.get("key"), message.get("source_dir")
             if not isinstance(key, str) or not isinstance(source_dir, str):
                 raise FrameError("get needs a key and a source_dir")
-            connection.begin(self._get(connection, _id(message), key, source_dir), _BUNDLE_BYTES)
+            bases = wire.bases_of(message)
+            connection.begin(
+                self._get(connection, _id(message), key, source_dir, bases), _BUNDLE_BYTES
+            )
         elif kind == "kernel":
             self._kernel(connection, message)
         elif kind in ("put", "finish", "abandon"):
@@ -360,9 +363,14 @@ class Server:
         connection.answer(request_id, await asyncio.shield(judged))
 
     async def _get(
-        self, connection: _Connection, request_id: int, key: str, source_dir: str
+        self,
+        connection: _Connection,
+        request_id: int,
+        key: str,
+        source_dir: str,
+        bases: tuple[str, ...],
     ) -> None:
-        answer = await self._service.stored(key, source_dir)
+        answer = await self._service.stored(key, source_dir, bases)
         if answer is None:
             connection.send({"type": "nothing", "id": request_id})
         else:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import action as action_module
 from . import answers, log
+from .bases import everything
 from .build import Built, Failed, artifact_of, build_anywhere
 from .compiler import Cancel, Limits
 from .contents import Conditions
@@ -115,8 +116,8 @@ class _Course:
         )  # fmt: skip
 
 
-_Flight = tuple[str, str]
-"""(action key, source directory): discovered inputs may lie in the latter."""
+_Flight = tuple[str, str, tuple[str, ...]]
+"""(action key, source directory, bases): discovered inputs may lie in the latter."""
 _Ticket = asyncio.Future[_Result]
 
 
@@ -177,8 +178,9 @@ class Service:
             if question.identity.uncertain or question.prepared.bypass:
                 return None
             loaded = self._store.find_hot(
-                question.action.key, self._contents, question.prepared.job.source_dir
-            )
+                question.action.key, self._contents, question.prepared.job.source_dir,
+                question.prepared.bases,
+            )  # fmt: skip
         except PtocacheError:
             return None
         if loaded is None:
@@ -195,22 +197,42 @@ class Service:
         if not self._resolver.stands(standing):
             return None
         loaded = self._store.find_again(
-            entry_id, question.action.key, self._contents, question.prepared.job.source_dir
-        )
+            entry_id, question.action.key, self._contents, question.prepared.job.source_dir,
+            question.prepared.bases,
+        )  # fmt: skip
         return self._hit(question, loaded, Outcome.MEMORY_HIT) if loaded is not None else None
 
-    async def stored(self, key: str, source_dir: str) -> Answer | None:
+    async def stored(self, key: str, source_dir: str, bases: tuple[str, ...] = ()) -> Answer | None:
         """The entry of a key, if its conditions hold; no request, so nothing is counted."""
         known = action_module.ActionKey(key)
         outcome = Outcome.MEMORY_HIT
-        loaded = self._store.find_hot(known, self._contents, source_dir)
+        loaded = self._store.find_hot(known, self._contents, source_dir, bases)
         if loaded is None:
             outcome = Outcome.DISK_HIT
-            loaded = await self._in_io(self._store.find, known, self._contents, source_dir)
+            loaded = await self._in_io(
+                self._store.find, known, self._contents, source_dir, Cache.BINARY, bases
+            )
         if loaded is None:
             return None
         identity = str(loaded.entry.action.get("identity", ""))
         return answers.carry(loaded, key, identity, outcome)
+
+    async def peek(self, request: Request) -> Answer:
+        """How a request would end now, as far as that is known without a compile: as a hit, a bypass or a
+        failure, else as a miss. Nothing is counted, and nothing compiled."""
+        try:
+            question = await self._question(request)
+        except PtocacheError as error:
+            return answers.failure(error, "")
+        key, prepared, identity = question.action.key, question.prepared, question.identity
+        if identity.uncertain:
+            return Answer(
+                Outcome.BYPASS, key, Reason.UNIDENTIFIED_TOOLCHAIN, identity.uncertain
+            )  # fmt: skip
+        if prepared.bypass:
+            return Answer(Outcome.BYPASS, key, prepared.bypass, prepared.detail)
+        found = await self.stored(key, prepared.job.source_dir, prepared.bases)
+        return found or Answer(Outcome.MISS, key)
 
     # --- the way of everything else
 
@@ -254,7 +276,8 @@ class Service:
             return self._refused(PtocacheError(f"internal error: {error!r}"), Reason.INTERNAL)
 
     async def _cached(self, question: _Question, turn: Turn) -> Answer | NeedInputs:
-        flight = (question.action.key, question.prepared.job.source_dir)
+        prepared = question.prepared
+        flight = (question.action.key, prepared.job.source_dir, prepared.bases)
         while True:
             found = await self._find(question)
             if found is not None:
@@ -273,7 +296,7 @@ class Service:
             result = await self._wait(flight, ticket)
             if leads:
                 return self._settle(result.answer)
-            if result.lasting and self._holds(result, flight[1]):
+            if result.lasting and self._holds(result, flight):
                 return self._settle(answers.joined(result.answer))
             # What the leader read has changed since: its result is not the answer to this request.
 
@@ -287,8 +310,10 @@ class Service:
                 self._tasks.pop(flight).cancel()
             raise
 
-    def _holds(self, result: _Result, source_dir: str) -> bool:
-        return result.conditions is None or result.conditions.hold(self._contents, source_dir)
+    def _holds(self, result: _Result, flight: _Flight) -> bool:
+        _, source_dir, bases = flight
+        conditions = result.conditions
+        return conditions is None or conditions.hold(self._contents, source_dir, bases)
 
     async def _fly(self, flight: _Flight, question: _Question, turn: Turn) -> None:
         """Compile for everybody who waits, and tell them however it ends."""
@@ -318,22 +343,25 @@ class Service:
         if self._mode_of(question.request) == "refresh":
             return None
         key, source_dir = question.action.key, question.prepared.job.source_dir
-        flight = (key, source_dir)
-        hot = self._store.find_hot(key, self._contents, source_dir)
+        bases = question.prepared.bases
+        flight = (key, source_dir, bases)
+        hot = self._store.find_hot(key, self._contents, source_dir, bases)
         if hot is not None:
             return self._hit(question, hot, Outcome.MEMORY_HIT)
         remembered = self._negative.get(flight)
         if remembered is not None:
             if remembered.until_s > time.monotonic() and remembered.conditions.hold(
-                self._contents, source_dir
+                self._contents, source_dir, bases
             ):
                 return self._settle(remembered.answer._replace(reason=Reason.REMEMBERED_FAILURE))
             del self._negative[flight]
-        loaded = await self._in_io(self._store.find, key, self._contents, source_dir)
+        loaded = await self._in_io(
+            self._store.find, key, self._contents, source_dir, Cache.BINARY, bases
+        )
         if loaded is not None:
             return self._hit(question, loaded, Outcome.DISK_HIT)
         # Published while the disk was asked: who would lead a flight now would compile it again.
-        hot = self._store.find_hot(key, self._contents, source_dir)
+        hot = self._store.find_hot(key, self._contents, source_dir, bases)
         return self._hit(question, hot, Outcome.MEMORY_HIT) if hot is not None else None
 
     async def _compile(
@@ -372,6 +400,7 @@ class Service:
         self._on_published()
         identity = question.identity.digest
         answer = answers.carry(published.loaded, question.action.key, identity, Outcome.MISS)
+        why = self.memory.cause(question.action.key, why)
         self.memory.explained(question.action.key, why)
         answer = answer._replace(detail=why.words)
         return _Result(answer, conditions, True)
@@ -484,6 +513,7 @@ class Service:
             question.identity.components,
             question.identity.installation.banner,
             job.source_dir,
+            everything(question.prepared.bases),
         )
         return explain(
             new,
@@ -593,4 +623,5 @@ def _entry(question: _Question, built: Built) -> Entry:
         created_s=int(time.time()),
         compile_ms=built.ran.compile_ms,
         provenance=built.provenance,
+        bound=built.bound,
     )

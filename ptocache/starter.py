@@ -24,7 +24,9 @@ _POLL_S = 0.01
 _AGAIN_S = 0.25
 _ALREADY_SERVED = 5
 # What a client asks for itself must not become the rule for everybody whom its daemon serves.
-_OWN_VARIABLES = ("PTOCACHE_MODE", "PTOCACHE_SALT", "PTOCACHE_REQUIRE", "PTOCACHE_AUTOSTART")
+_OWN_VARIABLES = (
+    "PTOCACHE_MODE", "PTOCACHE_SALT", "PTOCACHE_REQUIRE", "PTOCACHE_AUTOSTART", "PTOCACHE_RECORD",
+)  # fmt: skip
 # Only the entry that "-c" adds is dropped: a file in "/" must not stand in for a module.
 _BOOT = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; from ptocache.daemon import main; main()"

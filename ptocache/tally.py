@@ -80,7 +80,7 @@ def _cache_report(cache: Cache, counts: dict[Slot, int]) -> dict[str, Any]:
         found["requests"] += found[outcome.label]
         if outcome in (Outcome.BYPASS, Outcome.FAILURE):
             found[f"{outcome.label}_reasons"] = _labelled(reasons)
-    for event in (Event.CORRUPT, Event.REJECTED, Event.STORE_FAILURE):
+    for event in (Event.CORRUPT, Event.REJECTED, Event.STORE_FAILURE, Event.UNLOADABLE):
         reasons = _reasons(counts, cache, "event", event)
         found[event.label] = sum(reasons.values())
         found[f"{event.label}_reasons"] = _labelled(reasons)

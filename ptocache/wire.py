@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import msgpack
 
+from . import bases
 from .digest import Digest, is_sha256
 from .errors import BadRequestError, FrameError
 from .model import Answer, Artifact, Descriptor, Input, Job, Log
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 PROTOCOL = 1
 KERNELS = "kernels"
 """The capability to answer for finished kernels, with leases."""
-CAPABILITIES = ("batch", "descriptors", "inputs-on-demand", KERNELS)
+BASE_DIRS = "base-dirs"
+"""The capability to count paths relative to the bases of a request (:mod:`ptocache.bases`)."""
+CAPABILITIES = ("batch", "descriptors", "inputs-on-demand", KERNELS, BASE_DIRS)
 HEADER_BYTES = 4
 MAX_FRAME_BYTES = 64 << 20
 """Longest body that either side accepts."""
@@ -293,7 +296,7 @@ def priority_of(message: Mapping[str, Any]) -> int:
 def request_document(request: Request) -> dict[str, Any]:
     """The map inside a compile message."""
     job = request.job
-    return {
+    document = {
         "toolchain": job.toolchain,
         "arch": job.arch,
         "options": list(job.options),
@@ -310,6 +313,7 @@ def request_document(request: Request) -> dict[str, Any]:
         "mode": request.mode,
         "salt": request.salt,
     }
+    return {**document, "bases": list(job.bases)} if job.bases else document
 
 
 def parse_compile(message: Mapping[str, Any]) -> Request:
@@ -366,6 +370,7 @@ def parse_request(message: object) -> Request:
             source_dir=_directory(message, "source_dir"),
             cwd=_directory(message, "cwd"),
             kernel=_text(message, "kernel"),
+            bases=bases_of(message),
         ),
         data=data,
         mode=_mode(message),
@@ -696,6 +701,17 @@ def effective_mode(own: str, asked: str) -> str:
     """The mode of a request to a daemon whose own mode is ``own``: that of the daemon, unless it is the
     plain one; who asks for a bypass always gets it."""
     return asked if own == MODES[0] or asked == "bypass" else own
+
+
+def bases_of(message: Mapping[str, Any]) -> tuple[str, ...]:
+    """The bases of a request; raises :class:`~ptocache.errors.BadRequestError` for one that cannot be."""
+    found = _texts(message, "bases")
+    if len(found) > bases.MOST:
+        raise BadRequestError(f"more than {bases.MOST} base directories")
+    try:
+        return tuple(map(bases.judged, found))
+    except ValueError as error:
+        raise BadRequestError(f"a base directory cannot be used: {error}") from error
 
 
 def _directory(message: Mapping[str, Any], field: str) -> str:

@@ -105,7 +105,7 @@ def compile_files(
         ]  # fmt: skip
         code = exits.DONE
         with screen.progress("compiling", len(files)) as progress:
-            for number, result in _in_order(client.compile_many(jobs)):
+            for number, result in _in_order(client.compile_many(jobs, progress=False)):
                 progress.advance(files[number])
                 with progress.aside():
                     code = _worse(code, report.show(files[number], result, places))

@@ -65,7 +65,7 @@ def run(client: Client, sources: str, advance: Callable[[str], None] = lambda _:
     started_s = time.perf_counter()
     asked = [_ask(client, job, sources) for job in wanted]
     results: dict[int, Result] = {}
-    for number, result in client.compile_many(asked):
+    for number, result in client.compile_many(asked, progress=False):
         results[number] = result
         advance(str(wanted[number]))
     seconds = time.perf_counter() - started_s

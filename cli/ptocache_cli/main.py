@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from ptocache import __version__
 
 from . import compile as compile_command
-from . import demo, doctor, exits, explain, screen, serve, shims, store, verify
+from . import demo, doctor, exits, explain, record, screen, serve, shims, store, verify, warm
 from . import inspect as inspect_command
 from . import run as run_command
 
@@ -23,7 +23,7 @@ Compile through it, look into it, tidy it up. The first request starts the daemo
 _EPILOG = """\b
 Exit codes:
   0  done
-  1  the compile failed; inspect: rejected; doctor: there is a problem
+  1  the compile failed; warm: not all is stored; inspect: rejected; doctor: there is a problem
   2  wrong use
   3  no daemon, or it cannot be reached
   4  the store is damaged or unusable
@@ -82,7 +82,7 @@ def _options(
 
 
 for _part in (
-    compile_command, run_command, shims, serve, store, verify, explain, inspect_command, doctor, demo,
+    compile_command, run_command, record, warm, shims, serve, store, verify, explain, inspect_command, doctor, demo,
 ):  # fmt: skip
     _part.register(app)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ptocache.result import Result
 
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_EVENTS = (Event.CORRUPT, Event.REJECTED, Event.STORE_FAILURE)
+_EVENTS = (Event.CORRUPT, Event.REJECTED, Event.STORE_FAILURE, Event.UNLOADABLE)
 _WITH_REASONS = (
     Outcome.BYPASS.label,
     Outcome.FAILURE.label,

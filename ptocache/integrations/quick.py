@@ -120,6 +120,10 @@ class Talk:
             os.close(self._fds.pop())
         self._socket.close()
 
+    def chosen(self, toolchain: str, env: Mapping[str, str]) -> dict[str, str]:
+        """The variables that count for a toolchain."""
+        return _chosen(self._variables.get(toolchain, []), env)
+
     def bypassed(self, fields: Mapping[str, str]) -> None:
         """Have a command counted that is not asked of the cache."""
         self._say({"type": "bypassed", "id": 1, **fields})
@@ -143,11 +147,10 @@ class Talk:
 
         Raises :class:`~ptocache.errors.PtocacheError` and :class:`OSError` if there is none.
         """
-        declared = self._variables.get(toolchain, [])
         item = [name, sha256_hex(text), len(text), None]
         document = {
             "toolchain": toolchain, "arch": "", "options": list(options),
-            "env": _chosen(declared, env), "inputs": [item], "outputs": list(outputs), "symbols": [],
+            "env": self.chosen(toolchain, env), "inputs": [item], "outputs": list(outputs), "symbols": [],
             "source_dir": source_dir, "cwd": cwd, "kernel": kernel, "mode": "use", "salt": salt,
         }  # fmt: skip
         self._say({"type": "compile", "id": 0, "request": pack(document)})

@@ -20,7 +20,7 @@ from .commandline import Command, NotUnderstood
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import NoReturn
 
 SHIM_MARK = b"ptocache-shim"
@@ -28,6 +28,8 @@ SHIM_MARK = b"ptocache-shim"
 WRAPPED_VARIABLE = "PTOCACHE_WRAPPED"
 """The tools that commands were handed over to, on the way to this process: a launcher that meets one of them
 again goes on to the next."""
+RECORD_VARIABLE = "PTOCACHE_RECORD"
+"""As of the setting ``client.record``."""
 EXPLAIN_VARIABLE = "PTOCACHE_WRAP_EXPLAIN"
 """If it is set, one line on standard error says how each command was answered."""
 
@@ -79,6 +81,7 @@ class Asked:
     """A command as a request."""
 
     __slots__ = (
+        "called",
         "cwd",
         "env",
         "kernel",
@@ -90,10 +93,13 @@ class Asked:
         "toolchain",
     )
 
-    def __init__(self, command: Command, tool: str, path: str, env: Mapping[str, str]) -> None:
-        """Raises :class:`OSError` if the source or the directory cannot be read, and
+    def __init__(
+        self, command: Command, called: str, tool: str, path: str, env: Mapping[str, str]
+    ) -> None:
+        """``called``: the tool as the caller names it. Raises :class:`OSError` if the source or the directory cannot be read, and
         :class:`NotUnderstood`."""
         source = command.source
+        self.called = called
         self.cwd = _directory(env)
         full = os.path.join(self.cwd, source)
         with open(full, "rb") as file:
@@ -122,10 +128,17 @@ class Asked:
         colour = _colour(command, env)
         self.options = (*fields, "--", *colour, *command.words)
         self.outputs = ("command", "depfile") if command.depfile else ("command",)
-        self.env = {**env, "PATH": path}
-        if command.toolchain == "host":
-            quoted = "'" + tool.replace("'", "'\"'\"'") + "'"
-            self.env["CC" if command.language == "c" else "CXX"] = quoted
+        self.env = {**env, **tool_variables(command.toolchain, command.language, tool, path)}
+
+
+def tool_variables(toolchain: str, language: str, tool: str, path: str) -> dict[str, str]:
+    """The variables with which a plugin finds the tool of a command: the one that the caller would run.
+    ``path``: the caller's ``PATH`` without the launchers before it."""
+    found = {"PATH": path}
+    if toolchain == "host":
+        quoted = "'" + tool.replace("'", "'\"'\"'") + "'"
+        found["CC" if language == "c" else "CXX"] = quoted
+    return found
 
 
 def shim(argv: list[str]) -> NoReturn:
@@ -178,7 +191,7 @@ def _run(tool: str, words: list[str]) -> int:
             raise NotUnderstood(commandline.UNSUPPORTED_OPTION, f"{changing} is set")
         command = commandline.understand(name, words)
         _check_outputs(command)
-        asked = Asked(command, real, path, env)
+        asked = Asked(command, tool, real, path, env)
     except NotUnderstood as why:
         _report(why.reason, why.detail, name)
         _become(real, words, inner)
@@ -342,6 +355,9 @@ def _answered(asked: Asked) -> Answer:
             # The real client starts one.
             return _answered_by_client(asked)
         try:
+            recorded = _recorded(
+                env.get(RECORD_VARIABLE, ""), asked, talk.chosen(asked.toolchain, asked.env)
+            )
             found = talk.compile(
                 asked.toolchain, asked.name, asked.text, options=asked.options, env=asked.env,
                 outputs=asked.outputs, source_dir=asked.source_dir, cwd=asked.cwd,
@@ -349,6 +365,8 @@ def _answered(asked: Asked) -> Answer:
             )  # fmt: skip
         finally:
             talk.close()
+        if found.outcome == "failure":
+            recorded(found.reason)
         return Answer(
             found.outcome, found.reason, found.code, found.stdout, found.stderr, found.outputs
         )
@@ -359,7 +377,10 @@ def _answered_by_client(asked: Asked) -> Answer:
     from ..client import Client
     from ..config import load
 
-    with Client(load(None, {"client.require": True})) as client:
+    # What is recorded is the command, and not only what it came down to.
+    settings = load(None, {"client.require": True, "client.record": ""})
+    recorded = _recorded(load()["client.record"], asked, None)
+    with Client(settings) as client:
         pending = client.job(
             asked.toolchain, {asked.name: asked.text}, options=asked.options, env=asked.env,
             outputs=asked.outputs, source_dir=asked.source_dir, kernel=asked.kernel,
@@ -367,12 +388,43 @@ def _answered_by_client(asked: Asked) -> Answer:
         )  # fmt: skip
         request = pending.request
         pending.request = request._replace(job=request.job._replace(cwd=asked.cwd))
-        result = next(result for _, result in client.compile_many([pending]))
+        _, result = next(client.compile_many([pending], progress=False))
+        if not result.ok:
+            recorded(result.reason.label)
         outputs = {name: (item.mode, item.buffer) for name, item in result.outputs.items()}
         return Answer(
             result.outcome.label, result.reason.label, result.exit_code, result.log.stdout,
             result.log.stderr, outputs,
         )  # fmt: skip
+
+
+def _recorded(place: str, asked: Asked, env: Mapping[str, str] | None) -> Callable[[str], None]:
+    """Record the request, if this run is recorded; what to do when it fails, for a reason."""
+    if not place:
+        return lambda reason: None
+    from ..hashing import sha256_hex
+    from ..recording import FAILED_REASONS, Recorder, wanted
+
+    recorder = Recorder(place, lambda cause, text: _explain(asked.called, cause, "", text))
+    sha256 = sha256_hex(asked.text)
+    if env is None:
+        patterns = wanted(asked.toolchain)
+        from ..model import select
+
+        env = dict(select(patterns, dict(asked.env)))
+    document = {
+        "toolchain": asked.toolchain, "arch": "", "options": list(asked.options), "env": env,
+        "inputs": [[asked.name, sha256, len(asked.text)]], "outputs": list(asked.outputs),
+        "symbols": [], "source_dir": asked.source_dir, "cwd": asked.cwd, "kernel": asked.kernel,
+        "salt": os.environ.get("PTOCACHE_SALT", ""),
+    }  # fmt: skip
+    name = recorder.request(document, {sha256: asked.text}, called=asked.called)
+
+    def failed(reason: str) -> None:
+        if reason in FAILED_REASONS:
+            recorder.failure(name)
+
+    return failed
 
 
 # --- the answer

@@ -122,13 +122,18 @@ class Selection(NamedTuple):
             wanted = getattr(self, column)
             if wanted:
                 parts.append(f"{column} = ?")
-                values.append(wanted)
+                values.append(plain(wanted))
         if self.older_than_s:
             parts.append("last_s < ?")
             values.append(self.older_than_s)
         if not parts:
             return ("1" if self.everything else "0"), []
         return " AND ".join(parts), values
+
+
+def plain(text: str) -> str:
+    """A text as the index spells it: bytes that are no UTF-8 (of file names) as question marks."""
+    return text.encode("utf-8", "replace").decode()
 
 
 class Index:
@@ -403,7 +408,7 @@ class Index:
         more: list[Any] = []
         if kernel is not None:
             where.append("kernel = ?")
-            values.append(kernel)
+            values.append(plain(kernel))
         if before is not None and kernel is not None:
             where.append("(created_s, id) < (?, ?)")
             more = [before.created_s, before.id]
@@ -424,7 +429,7 @@ class Index:
             else self._read(
                 f"SELECT {_COLUMNS} FROM entries WHERE kernel = ?"
                 " ORDER BY created_s DESC, id DESC LIMIT 1",
-                [kernel],
+                [plain(kernel)],
             )
         )
         return _row(rows[0]) if rows else None

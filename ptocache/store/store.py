@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import entry as entry_document
 from ..accounting import Budget, Recency
+from ..bases import is_bound_to
 from ..contents import Conditions
 from ..digest import Digest
 from ..errors import PtocacheError, StoreDamagedError, StoreError, StoreUnusableError
@@ -31,7 +32,7 @@ from ..tally import Slot, Tally
 from ..wire import INLINE_BYTES
 from .blobs import Blobs, DamagedBlobError, Pending, disk_bytes, remove_tree
 from .health import Health, failure_reason, is_damage, name_of
-from .index import BlobRow, Index, Row, Selection
+from .index import BlobRow, Index, Row, Selection, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -87,6 +88,16 @@ class Removed(NamedTuple):
 
     entries: int
     bytes: int
+
+
+class Rejected(NamedTuple):
+    """What was taken away because a loader refused it."""
+
+    entries: int
+    bytes: int
+    cache: Cache
+    outputs: tuple[frozenset[tuple[str, str]], ...]
+    """Of each entry its outputs, as (name, SHA-256)."""
 
 
 class Store:
@@ -220,30 +231,37 @@ class Store:
 
     # --- find
 
-    def find_hot(self, key: ActionKey, contents: Contents, source_dir: str) -> Loaded | None:
+    def find_hot(
+        self, key: ActionKey, contents: Contents, source_dir: str, bases: tuple[str, ...] = ()
+    ) -> Loaded | None:
         """An entry in memory whose conditions hold. No lock but the shortest, no subprocess, no read
         of anything but stamps."""
         ids = self._by_action.get(key)
         if not ids:
             return None
         for entry_id in tuple(ids):
-            loaded = self._used(entry_id, contents, source_dir)
+            loaded = self._used(entry_id, contents, source_dir, bases)
             if loaded is not None:
                 return loaded
         return None
 
     def find_again(
-        self, entry_id: int, key: ActionKey, contents: Contents, source_dir: str
-    ) -> Loaded | None:
+        self, entry_id: int, key: ActionKey, contents: Contents, source_dir: str,
+        bases: tuple[str, ...] = (),
+    ) -> Loaded | None:  # fmt: skip
         """The same for one entry, that answered this key before."""
         # A number may be that of another entry by now.
         if entry_id not in self._by_action.get(key, ()):
             return None
-        return self._used(entry_id, contents, source_dir)
+        return self._used(entry_id, contents, source_dir, bases)
 
-    def _used(self, entry_id: int, contents: Contents, source_dir: str) -> Loaded | None:
+    def _used(
+        self, entry_id: int, contents: Contents, source_dir: str, bases: tuple[str, ...]
+    ) -> Loaded | None:
         loaded = self._hot.get(entry_id)
-        if loaded is None or not _answers(loaded.entry, loaded.conditions, contents, source_dir):
+        if loaded is None or not _answers(
+            loaded.entry, loaded.conditions, contents, source_dir, bases
+        ):
             return None
         if not loaded.intact():
             self._forget([entry_id])
@@ -255,20 +273,22 @@ class Store:
         return loaded
 
     def find(
-        self, key: ActionKey, contents: Contents, source_dir: str, cache: Cache = Cache.BINARY
-    ) -> Loaded | None:
+        self, key: ActionKey, contents: Contents, source_dir: str, cache: Cache = Cache.BINARY,
+        bases: tuple[str, ...] = (),
+    ) -> Loaded | None:  # fmt: skip
         """An entry on disk whose conditions hold, verified and taken into memory. An index that cannot
         be read has none: that is counted, and never raised."""
         try:
-            return self._find(key, contents, source_dir, cache)
+            return self._find(key, contents, source_dir, cache, bases)
         except sqlite3.Error as error:
             self._index_failed(error, "read", "an entry could not be looked for")
             self.tally.event(cache, Event.CORRUPT, Reason.IO_ERROR)
             return None
 
     def _find(
-        self, key: ActionKey, contents: Contents, source_dir: str, cache: Cache
-    ) -> Loaded | None:
+        self, key: ActionKey, contents: Contents, source_dir: str, cache: Cache,
+        bases: tuple[str, ...],
+    ) -> Loaded | None:  # fmt: skip
         for row in self.index.candidates(key):
             found = self._read(row, cache)
             if found is not None and found.action_key != key:
@@ -277,7 +297,7 @@ class Store:
                 self._suspect = True
                 continue
             if found is None or not _answers(
-                found, Conditions(found.dependencies), contents, source_dir
+                found, Conditions(found.dependencies), contents, source_dir, bases
             ):
                 continue
             loaded = self._load(row, cache, found)
@@ -458,7 +478,7 @@ class Store:
         now = time.time()
         row = Row(
             0, key, action.key, cache, action.document["toolchain"],
-            _plain(action.document["arch"]), _plain(entry.kernel), pending[-1].digest.sha256,
+            plain(action.document["arch"]), plain(entry.kernel), pending[-1].digest.sha256,
             now, now, 0, entry.compile_ms, sum(blob.digest.size for blob in pending),
         )  # fmt: skip
         rows = [BlobRow(blob.digest, blob.disk, blob.checksum) for blob in pending]
@@ -538,6 +558,38 @@ class Store:
             self._remove_blobs(orphans)
         self.budget.freed(freed)
         return Removed(len(ids), freed)
+
+    def holds(self, key: str, outputs: frozenset[tuple[str, str]]) -> bool:
+        """True if an entry of this action has these very outputs, as (name, SHA-256). Raises
+        :class:`~ptocache.errors.StoreError`."""
+        with self._asking("read"):
+            return bool(self._with_outputs(key, outputs))
+
+    def reject(self, key: str, outputs: frozenset[tuple[str, str]]) -> Rejected:
+        """Remove the entries of this action that have these very outputs, as (name, SHA-256), and the
+        blobs that no other entry needs. Raises :class:`~ptocache.errors.StoreError` if none was removed."""
+        with self._change, self._changing("remove"):
+            meant = self._with_outputs(key, outputs)
+            orphans, freed = self.index.delete(row.id for row, _ in meant)
+            self._forget(row.id for row, _ in meant)
+            self._remove_blobs(orphans)
+        self.budget.freed(freed)
+        cache = Cache(meant[0][0].cache) if meant else Cache.BINARY
+        return Rejected(len(meant), freed, cache, tuple(found for _, found in meant))
+
+    def _with_outputs(
+        self, key: str, outputs: frozenset[tuple[str, str]]
+    ) -> list[tuple[Row, frozenset[tuple[str, str]]]]:
+        meant = []
+        for row in self.index.select(Selection(keys=(key,))):
+            # One that cannot be read heals when it is looked for.
+            with contextlib.suppress(StoreDamagedError, OSError):
+                hot = self._hot.get(row.id)
+                entry = hot.entry if hot is not None else self.read_entry(row)
+                found = frozenset((item.name, item.digest.sha256) for item in entry.outputs)
+                if entry.action_key == key and outputs <= found:
+                    meant.append((row, found))
+        return meant
 
     @contextlib.contextmanager
     def _changing(self, doing: str) -> Iterator[None]:
@@ -743,7 +795,7 @@ class Store:
             cache = Cache.KERNEL if found.action.get("kind") == Cache.KERNEL.label else Cache.BINARY
             row = Row(
                 0, found.key, key, cache, str(found.action.get("toolchain", "")),
-                str(found.action.get("arch", "")), _plain(found.kernel), sha256,
+                str(found.action.get("arch", "")), plain(found.kernel), sha256,
                 found.created_s, found.created_s, 0, found.compile_ms,
                 sum(blob.digest.size for blob in blobs),
             )  # fmt: skip
@@ -782,10 +834,18 @@ class Store:
         return {"read_only": self.read_only, **self.health.report()}
 
 
-def _answers(entry: Entry, conditions: Conditions, contents: Contents, source_dir: str) -> bool:
+def _answers(
+    entry: Entry,
+    conditions: Conditions,
+    contents: Contents,
+    source_dir: str,
+    bases: tuple[str, ...],
+) -> bool:
     if entry.source_dir not in ("", source_dir):
         return False
-    return conditions.hold(contents, source_dir)
+    if entry.bound and not is_bound_to(entry.bound, bases):
+        return False
+    return conditions.hold(contents, source_dir, bases)
 
 
 def read_entry(index: Index, blobs: Blobs, row: Row) -> Entry:
@@ -901,10 +961,6 @@ def _same_size(path: str, size: int) -> bool:
         return os.lstat(path).st_size == size
     except OSError:
         return False
-
-
-def _plain(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
 
 
 def _loaded(

@@ -7,13 +7,12 @@ import contextlib
 import os
 import shutil
 import socket
-import tempfile
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptocache import __version__, wire
 from ptocache.client import Client, connect
+from tests.harness import DEADLINE_S, short_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +58,7 @@ class FakeDaemon:
 
     def __init__(self, script: Callable[[Side], None]) -> None:
         self._script = script
-        self.place = Path(tempfile.mkdtemp(prefix="ptc-"))
+        self.place = short_folder()
         self.path = self.place / "s"
         self.accepted = 0
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -74,7 +73,7 @@ class FakeDaemon:
             except OSError:
                 return
             self.accepted += 1
-            peer.settimeout(30)
+            peer.settimeout(DEADLINE_S)
             with peer, contextlib.suppress(ConnectionError):
                 self._script(Side(peer))
 
@@ -95,5 +94,5 @@ class FakeDaemon:
         # Closing alone would not wake up who accepts.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(30)
+        self._thread.join(DEADLINE_S)
         shutil.rmtree(self.place)

@@ -181,7 +181,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "headers are not looked at for a request that was answered before",
         AGAIN,
         "ptocache/store/store.py",
-        "            return None\n        return self._used(entry_id, contents, source_dir)\n",
+        "            return None\n        return self._used(entry_id, contents, source_dir, bases)\n",
         "            return None\n        return self._hot.get(entry_id)\n",
     ),
     Mutant(

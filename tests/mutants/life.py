@@ -18,8 +18,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "each request compiles for itself, whoever compiles the same at this moment",
         f"{_STORMS}::test_compile_storm_of_sixty_four_processes_on_one_cold_key_runs_each_tool_once",
         "ptocache/service.py",
-        "flight = (question.action.key, question.prepared.job.source_dir)\n        while True:",
-        "flight = (question.action.key, f'{id(turn)}')\n        while True:",
+        "flight = (question.action.key, prepared.job.source_dir, prepared.bases)\n        while True:",
+        "flight = (question.action.key, f'{id(turn)}', ())\n        while True:",
     ),
     Mutant(
         "compile_storm",

@@ -36,8 +36,10 @@ GOOD: dict[str, tuple[str, Any]] = {
     "request.salt": ("pepper", "pepper"),
     "request.priority": ("sweep", "sweep"),
     "request.mode": ("refresh", "refresh"),
+    "request.base_dirs": ("/a/proj:/b/venv/", ("/a/proj", "/b/venv")),
     "client.require": ("1", True),
     "client.autostart": ("0", False),
+    "client.record": ("/a/m.journal", "/a/m.journal"),
 }
 BAD: dict[str, tuple[str, ...]] = {
     "store.root": ("relative", "./x"),
@@ -63,8 +65,10 @@ BAD: dict[str, tuple[str, ...]] = {
     "identity.trust_scripts": ("cc", "/a/cc:cc"),
     "request.priority": ("urgent", "0"),
     "request.mode": ("off", "USE", "read_only"),
+    "request.base_dirs": ("proj", "/", "/a:/", "/a=b", ":".join(f"/b{n}" for n in range(17))),
     "client.require": ("x",),
     "client.autostart": ("x",),
+    "client.record": ("m.journal",),
 }
 DEFAULTS: dict[str, Any] = {
     "store.root": "/home/me/.cache/ptocache",
@@ -91,8 +95,10 @@ DEFAULTS: dict[str, Any] = {
     "request.salt": "",
     "request.priority": "",
     "request.mode": "use",
+    "request.base_dirs": (),
     "client.require": False,
     "client.autostart": True,
+    "client.record": "",
 }
 VARIABLES = {row.name: row.variable for row in TABLE}
 ROWS = sorted(VARIABLES)

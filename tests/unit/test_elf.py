@@ -24,6 +24,7 @@ from ptocache.elf import device, headers, nested
 from ptocache.errors import ElfError, from_wire
 from tests import elf_builder as b
 from tests.elf_builder import Sec, Seg, Sym
+from tests.harness import DEADLINE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -1221,7 +1222,7 @@ def compiled(folder: Path, name: str, *flags: str) -> bytes:
         "int caller(int x) { return elsewhere(x); }\n"
     )
     output = folder / name
-    subprocess.run(["cc", *flags, str(source), "-o", str(output)], check=True, timeout=60)
+    subprocess.run(["cc", *flags, str(source), "-o", str(output)], check=True, timeout=DEADLINE_S)
     return output.read_bytes()
 
 

@@ -91,6 +91,25 @@ def test_keys_of_an_entry_are_made_of_its_action_and_dependencies() -> None:
     assert bound.key == action_module.entry_key(key, ENTRY.dependencies, "/home/me") != ENTRY.key
 
 
+def test_an_entry_that_is_bound_to_bases_says_so_and_has_another_key() -> None:
+    bound = ENTRY._replace(bound=((0, "/home/me/proj"), (2, "/odd/\udcff")))
+    assert decode(encode(bound)) == bound
+    keys = {
+        ENTRY._replace(bound=bond, source_dir=place).key
+        for bond in ((), bound.bound, bound.bound[:1], ((1, "/home/me/proj"),))
+        for place in ("", "/home/me/proj")
+    }
+    assert len(keys) == 8
+
+
+@pytest.mark.parametrize(
+    "bond", [7, "x", [7], [[7]], [["0", "/a"]], [[-1, "/a"]], [[0, 7]], [[0, "/a", 1]]]
+)
+def test_a_bond_of_another_form_is_damage(bond: object) -> None:
+    with pytest.raises(StoreDamagedError):
+        decode(document({**body_of(), "bases": bond}))
+
+
 def test_every_truncation_is_damage() -> None:
     whole = encode(ENTRY)
     for end in range(len(whole)):

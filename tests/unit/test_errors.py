@@ -22,6 +22,7 @@ ALL = family()
 CONTRACT: dict[type[PtocacheError], tuple[str, type[BaseException]]] = {
     errors.PtocacheError: ("error", Exception),
     errors.BadRequestError: ("bad_request", ValueError),
+    errors.BadRecordingError: ("bad_recording", errors.BadRequestError),
     errors.ConfigError: ("bad_config", ValueError),
     errors.ToolchainError: ("toolchain", PtocacheError),
     errors.UnknownToolchainError: ("unknown_toolchain", LookupError),
@@ -45,6 +46,7 @@ CONTRACT: dict[type[PtocacheError], tuple[str, type[BaseException]]] = {
     errors.PeerRefusedError: ("peer_refused", PermissionError),
     errors.DaemonUnavailableError: ("no_daemon", errors.WireError),
     errors.UnknownEntryError: ("unknown_entry", KeyError),
+    errors.LoadError: ("load_failed", OSError),
 }
 
 

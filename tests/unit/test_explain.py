@@ -407,6 +407,21 @@ def test_another_source_directory_counts_only_for_an_entry_that_is_bound_to_one(
     assert words(new, OLD._replace(source_dir="")) == []
 
 
+def test_a_base_that_lies_elsewhere_counts_only_for_an_entry_that_is_bound_to_it() -> None:
+    new = OLD._replace(bases=((0, "/p"), (1, "/v")))
+    assert words(new, OLD._replace(bases=((1, "/v"),))) == []
+    assert words(new, OLD._replace(bases=((0, "/q"), (1, "/v")))) == [
+        "the entry holds for the base directory /q only"
+    ]
+    assert words(OLD, OLD._replace(bases=((0, "/q"),))) == []
+
+
+def test_a_header_below_a_base_is_named_by_it() -> None:
+    was, now = (reads(Dependency("<base 0>", "i/x.h", sha(text))) for text in ("a", "b"))
+    (change,) = changes(was, now)
+    assert (change.field, change.words) == ("dependencies.<base 0>/i/x.h", "header x.h changed")
+
+
 # --- which is the nearest
 
 

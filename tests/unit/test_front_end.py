@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import ptocache_pto
+from tests.harness import DEADLINE_S
 from tests.simcann import make_frontend
 
 DRIVER = Path(ptocache_pto.__file__).with_name("front_end.py")
@@ -46,7 +47,7 @@ class Bench:
         argv = [python, "-B", "-s", "-X", "pycache_prefix=/nonexistent", str(DRIVER)]
         done = subprocess.run(
             [*argv, "k.py", "out.pto", "looked.json", *kernels],
-            cwd=self.work, capture_output=True, text=True, check=False, timeout=60,
+            cwd=self.work, capture_output=True, text=True, check=False, timeout=DEADLINE_S,
             env={"TMPDIR": str(self.tmp), "PYTHONPATH": str(self.site), "LC_ALL": "C", **env},
         )  # fmt: skip
         out, looked = self.work / "out.pto", self.work / "looked.json"

@@ -18,7 +18,7 @@ TREES = {"ptocache": ROOT, "toolchains": ROOT / "toolchains", "cli": ROOT / "cli
 
 VALUES = frozenset({"errors", "outcome", "digest", "model"})
 PLUGIN_INTERFACE = frozenset(
-    {"toolchain", "manifest", "model", "elf", "errors", "includes", "outcome"}
+    {"bases", "toolchain", "manifest", "model", "elf", "errors", "includes", "outcome"}
 )
 
 # Module of ptocache → modules of ptocache that it may import, under TYPE_CHECKING too. Order is the
@@ -49,20 +49,23 @@ TABLE: dict[str, frozenset[str]] = {
     ),
     "artifact": frozenset({"elf", "errors"}),
     "paths": frozenset({"errors", "hashing"}),
+    "bases": VALUES,
     "config": frozenset({"errors", "paths"}),
     "tally": frozenset({"outcome"}),
-    "action": VALUES,
+    "action": VALUES | {"bases"},
     "entry": VALUES | {"action"},
     "explain": VALUES | {"entry"},
-    "wire": VALUES,
+    "wire": VALUES | {"bases"},
     "toolchain": VALUES,
     "includes": VALUES | {"toolchain"},
-    "contents": VALUES | {"includes", "signature", "toolchain"},
+    "contents": VALUES | {"bases", "includes", "signature", "toolchain"},
     "manifest": VALUES | {"signature"},
+    "known_files": frozenset({"contents", "errors", "signature"}),
     "identity": VALUES | {"contents", "manifest", "signature", "toolchain"},
     "resolver": VALUES | {"identity", "toolchain"},
     "compiler": VALUES | {"guard", "toolchain"},
-    "build": VALUES | {"compiler", "contents", "includes", "signature", "toolchain", "wire"},
+    "build": VALUES
+    | {"bases", "compiler", "contents", "includes", "signature", "toolchain", "wire"},
     "store": frozenset(),
     "store.blobs": VALUES | {"paths", "signature"},
     "store.index": VALUES | {"accounting", "signature", "tally"},
@@ -70,6 +73,7 @@ TABLE: dict[str, frozenset[str]] = {
     # wire: for the size up to which an output travels inline, and is kept in memory, alone.
     "store.store": VALUES
     | {"accounting", "action", "contents", "entry", "paths", "signature", "tally", "toolchain"}
+    | {"bases"}
     | {"store.blobs", "store.health", "store.index", "wire"},
     "store.history": VALUES | {"entry", "store.index"},
     "store.collect": VALUES | {"store.index", "store.store"},
@@ -91,7 +95,7 @@ TABLE: dict[str, frozenset[str]] = {
         "wire",
     },
     "service": VALUES
-    | {"answers", "log"}
+    | {"answers", "bases", "log"}
     | {"action", "build", "compiler", "contents", "entry", "identity", "inflight", "tally"}
     | {
         "resolver",
@@ -106,7 +110,8 @@ TABLE: dict[str, frozenset[str]] = {
     "control": VALUES
     | {"action", "config", "entry", "identity", "paths", "server", "service", "tally", "wire"}
     | {"store.blobs", "store.collect", "store.index", "store.store", "store.verify"}
-    | {"explain", "kernels", "store.history", "toolchain", "watch", "compiler"},
+    | {"explain", "kernels", "store.history", "toolchain", "watch", "compiler"}
+    | {"contents", "known_files", "rejection"},
     "server": VALUES | {"kernels", "paths", "service", "slots", "wire"},
     "daemon": VALUES
     | {"accounting", "compiler", "config", "contents", "control", "guard", "identity", "paths"}
@@ -116,8 +121,16 @@ TABLE: dict[str, frozenset[str]] = {
     "connection": VALUES | {"paths", "wire"},
     "kernel": VALUES | {"connection", "result", "wire"},
     "pending": VALUES | {"connection", "wire"},
-    "client": VALUES | {"config", "connection", "kernel", "paths", "pending", "result", "wire"},
-    "launch": VALUES | {"result"},
+    "client": VALUES
+    | {"bases", "batch", "config", "connection", "kernel", "paths", "pending", "recording"}
+    | {"result", "wire"},
+    "handles": frozenset({"errors"}),
+    "batch": VALUES | {"connection", "pending", "progress", "result", "wire"},
+    "progress": frozenset({"batch"}),
+    "recording": frozenset({"outcome", "pending", "wire"}),
+    "recorded": VALUES | {"recording", "wire"},
+    "launch": VALUES | {"client", "handles", "result"},
+    "rejection": VALUES | {"explain", "log", "store.store"},
     "starter": VALUES | {"config", "paths"},
     "fallback": VALUES
     | {"build", "compiler", "config", "contents", "identity", "toolchain", "wire"},
@@ -130,23 +143,33 @@ TABLE: dict[str, frozenset[str]] = {
     "integrations.startup.sitecustomize": frozenset(),
     "integrations.files": frozenset({"integrations.wrap"}),
     "integrations.shelf": frozenset(),
+    "integrations.process": frozenset({"client", "errors", "integrations.hook"}),
+    "integrations.tilelang_tuner": frozenset(),
     "integrations.tilelang": VALUES
-    | {"client", "kernel", "result", "integrations.files", "integrations.shelf"},
+    | {"kernel", "result", "integrations.files", "integrations.process", "integrations.shelf"}
+    | {"integrations.tilelang_tuner", "launch"},
     "integrations.triton": VALUES
-    | {"client", "kernel", "result", "integrations.files", "integrations.shelf"},
+    | {"kernel", "result", "integrations.files", "integrations.process", "integrations.shelf"},
     "": frozenset({"client", "kernel", "result"}),
 }
 
 LAZY: dict[str, frozenset[str]] = {
     "toolchain": frozenset({"elf"}),
-    "client": frozenset({"starter", "fallback"}),
-    "integrations.wrap": frozenset({"client", "config", "errors", "integrations.quick"}),
+    "config": frozenset({"bases"}),
+    "launch": frozenset({"elf", "integrations.shelf"}),
+    "client": frozenset({"launch", "starter", "fallback", "progress"}),
+    "batch": frozenset({"compiler"}),
+    "recording": frozenset({"hashing", "model", "toolchain", "wire"}),
+    "integrations.wrap": frozenset(
+        {"client", "config", "errors", "integrations.quick", "hashing", "model", "recording"}
+    ),
     "integrations.startup.sitecustomize": frozenset({"integrations.hook"}),
 }
 """What a module may import besides, inside the function that needs it."""
 
 CLI = VALUES | {"client", "config", "launch", "paths", "result", "wire", "tally"}
 CLI_LAZY = CLI | {"action", "entry", "elf", "toolchain", "identity", "store.index", "store.store"}
+CLI_LAZY |= {"recorded", "recording", "digest", "pending"}
 CLI_LAZY |= {"artifact", "integrations.wrap", "integrations.commandline"}
 CLI_LAZY |= {"control"}  # to read a store that no daemon serves
 SERVES = frozenset({"daemon", "log", "starter"})

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from ptocache.includes import (
+    ABSOLUTE_LINE,
     EMPTY_SCAN,
     TOKENS,
     SearchPath,
@@ -18,8 +19,41 @@ from ptocache.includes import (
     companions,
     parse_depfile,
     scan,
+    unexplained,
 )
 from ptocache.toolchain import Scan
+
+LINES = [
+    ('#line 7 "/a/x.h"', True), ('# 7 "/a/x.h" 3 4', True), ("#line N F", True), ('#line N "x.h"', True),
+    ('  %:line 7 "/a/x.h"', True), ('??=line 7 "/a/x.h"', True), ('#\\\nline 7 "/a/x.h"', True),
+    ("#line 7", False), ('#line 7 "x.h"', False), ('# 7 "x.h" 1 3', False), ("# 7\r", False),
+    ("#define line 7", False), ("int line; // 7 #", False), ("#include <x.h>", False), ("#lines", False),
+    ('#line 7 "x.h" /a', True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "is_absolute"), LINES)
+def test_a_line_directive_that_may_name_an_absolute_place_is_noticed(
+    text: str, is_absolute: bool
+) -> None:
+    found = scan(f"int a;\n{text}\nint b;\n".encode())
+    assert (ABSOLUTE_LINE in found.tokens) is is_absolute
+
+
+def test_what_no_relative_operand_leads_to_is_unexplained() -> None:
+    texts = {
+        "/s/k.c": '#include "a.h"\n#include <b.h>\n#include "/p/abs.h"\n#include M\n',
+        "/s/a.h": '#include "../up.h"\n',
+        "/i/b.h": '#include "beside.h"\n',
+    }
+    search = SearchPath(("/q",), ("/i",))
+    explained = ["/s/k.c", "/s/a.h", "/s/../up.h", "/i/b.h", "/i/beside.h", "/f/forced.h"]
+    opened = [*explained, "/p/abs.h", "/q/macro.h"]
+    found = unexplained(
+        opened, lambda path: scan(texts.get(path, "").encode()), search, ("/f/forced.h",)
+    )
+    assert found == ("/p/abs.h", "/q/macro.h")
+
 
 # --- dependency files
 

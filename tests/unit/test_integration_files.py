@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import TYPE_CHECKING
 
@@ -162,3 +163,80 @@ def test_program_is_found_as_it_would_be_started(tmp_path: Path) -> None:
     program.write_text("two")
     assert digest_of_program(str(program), "") not in ("", by_path)
     assert digest_of_program("g++", str(tmp_path)) == digest_of_program("", str(tmp_path)) == ""
+
+
+# --- digests that somebody else has
+
+
+LARGE = b"x" * (256 << 10)
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A large file that counts as long untouched, and is not known yet."""
+    monkeypatch.setattr(files, "_SETTLED_NS", -1)
+    monkeypatch.setattr(files, "_digests", {})
+    path = tmp_path / "tool"
+    path.write_bytes(LARGE)
+    return str(path)
+
+
+def test_digest_that_is_told_of_a_large_file_is_not_read_again(large: str) -> None:
+    asked: list[object] = []
+
+    def ask(rows: list[list[object]]) -> object:
+        asked.extend(rows)
+        return ["a" * 64]
+
+    files.learn([large], ask)
+    files.learn([large], ask)
+    info = os.stat(large)
+    sign = [info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
+    assert asked == [[large, *sign]]
+    assert digest_of_program(large, "") == "a" * 64
+    # Of exactly this file: what comes into its place is read.
+    os.replace(_copy(large), large)
+    assert digest_of_program(large, "") == hashlib.sha256(LARGE).hexdigest()
+
+
+def _copy(path: str) -> str:
+    with open(path + ".new", "wb") as file:
+        file.write(LARGE)
+    return path + ".new"
+
+
+@pytest.mark.parametrize(
+    "answer", [[], [""], ["a" * 63], [b"a" * 64], ["a" * 64] * 2, None, "a" * 64, {}]
+)
+def test_answer_that_is_none_leaves_the_file_to_be_read(large: str, answer: object) -> None:
+    files.learn([large], lambda rows: answer)
+    assert digest_of_program(large, "") == hashlib.sha256(LARGE).hexdigest()
+
+
+def test_nobody_is_asked_about_what_is_small_fresh_gone_or_has_no_full_path(
+    large: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(rows: list[list[object]]) -> object:
+        raise AssertionError(rows)
+
+    small = large + ".small"
+    with open(small, "wb") as file:
+        file.write(LARGE[1:])
+    folder = os.path.dirname(large)
+    files.learn([small, folder, large + "\0", large + "\udcff", "/nowhere"], ask)
+    monkeypatch.chdir(folder)
+    files.learn([os.path.basename(large)], ask)
+    monkeypatch.setattr(files, "_SETTLED_NS", 10**18)
+    files.learn([large], ask)
+
+
+def test_many_files_are_many_questions(large: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_MOST_ASKED", 1)
+    asked: list[int] = []
+
+    def ask(rows: list[list[object]]) -> object:
+        asked.append(len(rows))
+        return ["b" * 64]
+
+    files.learn([large, _copy(large)], ask)
+    assert asked == [1, 1]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ptocache import log
+from tests.harness import DEADLINE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -155,7 +156,7 @@ def run(code: str, place: Path | None = None, **options: Any) -> subprocess.Comp
     head = "import logging, os, sys\nfrom ptocache import log\n"
     return subprocess.run(
         [sys.executable, "-c", f"{head}log.set_up({settings!r})\nl = logging.getLogger('t')\n{code}"],
-        capture_output="stderr" not in options, timeout=60, check=False, **options,
+        capture_output="stderr" not in options, timeout=DEADLINE_S, check=False, **options,
     )  # fmt: skip
 
 
@@ -185,7 +186,7 @@ def test_closed_standard_error_is_held_so_that_no_file_takes_its_place(tmp_path:
         f"log.set_up({settings!r})\nl = logging.getLogger('t')\n{code}"
     )
     done = subprocess.run(
-        [sys.executable, "-c", boot, str(tmp_path / "f")], timeout=60, check=False
+        [sys.executable, "-c", boot, str(tmp_path / "f")], timeout=DEADLINE_S, check=False
     )
     assert done.returncode == 0
     assert (tmp_path / "f").read_bytes() == b"mine"
@@ -209,7 +210,7 @@ def test_reader_that_is_stuck_holds_nobody_up_and_is_told_what_it_missed() -> No
     os.set_blocking(reader, False)
     first = os.read(reader, 1 << 20)
     os.set_blocking(reader, True)
-    process.communicate(b"go\n", timeout=60)
+    process.communicate(b"go\n", timeout=DEADLINE_S)
     lines = (first + os.read(reader, 1 << 20)).decode().splitlines()
     os.close(reader)
     assert process.returncode == 0

@@ -21,6 +21,7 @@ from ptocache import signature as signature_module
 from ptocache.manifest import Manifest, Trees, covering, holds
 from ptocache.model import Tree
 from ptocache.signature import moment
+from tests.harness import DEADLINE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -501,14 +502,14 @@ def test_callers_that_come_while_one_looks_share_the_next_look(
     def slow(asked: Tree) -> Any:
         looks.append(asked.path)
         inside.set()
-        assert go_on.wait(30)
+        assert go_on.wait(DEADLINE_S)
         return real(asked)
 
     look(tree, trees=trees)
     monkeypatch.setattr(manifest_module, "_walk", slow)
     with ThreadPoolExecutor(9) as pool:
         first = pool.submit(look, tree, trees=trees)
-        assert inside.wait(30)
+        assert inside.wait(DEADLINE_S)
         asked_s = time.monotonic()
         rest = [pool.submit(trees.manifest, Tree("tree:x", str(tree)), asked_s) for _ in range(8)]
         go_on.set()

@@ -8,7 +8,7 @@ OUTCOMES = {
     "memory_hit": 0, "disk_hit": 1, "remote_hit": 2, "joined": 3, "miss": 4, "bypass": 5,
     "failure": 6,
 }  # fmt: skip
-EVENTS = {"corrupt": 0, "rejected": 1, "store_failure": 2, "evicted": 3}
+EVENTS = {"corrupt": 0, "rejected": 1, "store_failure": 2, "evicted": 3, "unloadable": 4}
 REASONS = {
     "": 0, "asked": 1, "no_daemon": 2, "unidentified_toolchain": 3, "unsupported_option": 4,
     "time_macro": 5, "unseen_input": 6, "toolchain_changed": 7, "input_changed": 8, "read_only": 9,
@@ -20,6 +20,7 @@ REASONS = {
     "output_rejected": 36, "cancelled": 37, "tool_not_found": 38, "bad_request": 39, "system": 40,
     "internal": 41, "checksum": 64, "truncated": 65, "missing": 66, "not_a_file": 67,
     "bad_document": 68, "no_space": 69, "io_error": 70,
+    "dropped": 71, "replaced": 72, "same_bytes": 73, "given_up": 74,
 }  # fmt: skip
 
 

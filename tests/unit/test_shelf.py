@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ptocache.integrations import shelf
+from tests.harness import DEADLINE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,7 +26,7 @@ def run(place: Path, code: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", f"import os\nfrom ptocache.integrations.shelf import shelf\n{code}"],
         env={**os.environ, "TMPDIR": str(place)}, cwd=ROOT, capture_output=True, text=True,
-        check=False, timeout=60,
+        check=False, timeout=DEADLINE_S,
     )  # fmt: skip
     assert done.stderr == ""
     return done.stdout

@@ -14,7 +14,7 @@ import pytest
 
 from ptocache import elf
 from ptocache.errors import ElfError
-from tests.harness import alive, wait_for
+from tests.harness import DEADLINE_S, alive, wait_for
 from tests.simcann import (
     KERNEL,
     PTO,
@@ -51,7 +51,7 @@ class Bench:
         path = self.cann.ptoas if tool == "ptoas" else self.cann.tool(tool)
         return subprocess.run(
             [str(path), *words], cwd=self.cwd, env=self.cann.env(**env), capture_output=True,
-            text=True, timeout=30, check=False,
+            text=True, timeout=DEADLINE_S, check=False,
         )  # fmt: skip
 
     def output(self, tool: str, *words: str, **env: str) -> bytes:
@@ -425,8 +425,9 @@ def test_a_child_is_left_that_holds_stdout_open(bench: Bench) -> None:
     read_end, write_end = os.pipe()
     command = [str(bench.cann.tool("bisheng")), *DEVICE]
     subprocess.run(
-        command, cwd=bench.cwd, env=bench.cann.env(), stdout=write_end, check=True, timeout=30
-    )
+        command, cwd=bench.cwd, env=bench.cann.env(), stdout=write_end, check=True,
+        timeout=DEADLINE_S,
+    )  # fmt: skip
     os.close(write_end)
     wait_for(bench.cann.children, "the child in the log")
     os.set_blocking(read_end, False)

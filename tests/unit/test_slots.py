@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ptocache.slots import Slots, Turn
+from tests.harness import DEADLINE_S
 
 
 def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -141,7 +142,7 @@ def test_a_slot_given_to_who_gives_up_at_that_moment_is_not_lost() -> None:
             await asyncio.sleep(0)
         stage.tasks["b"].cancel()
         stage.gates["c"].set()
-        await asyncio.wait_for(stage.tasks["c"], 5)
+        await asyncio.wait_for(stage.tasks["c"], DEADLINE_S)
         assert stage.order[-1] == "c"
 
     play(story)
@@ -171,7 +172,7 @@ def test_no_slot_is_lost_and_none_is_used_twice(seed: int) -> None:
                 draw.choice(tasks).cancel()
             if draw.random() < 0.5:
                 await asyncio.sleep(0)
-        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), DEADLINE_S)
         assert (used, most, slots.waiting) == ([0], [3], 0)
         again = [asyncio.create_task(work()) for _ in range(3)]
         await asyncio.gather(*again)

@@ -27,6 +27,7 @@ from ptocache.store.verify import verify
 from ptocache.tally import Tally, evicted, report
 from ptocache.toolchain import CheckedOutputs, validate
 from ptocache.wire import INLINE_BYTES
+from tests.harness import DEADLINE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -869,5 +870,5 @@ def test_counts_on_their_way_to_the_index_are_missed_by_nobody(
     with monkeypatch.context() as patched:
         patched.setattr(world.store.index, "add_counts", slowly)
         world.store.flush()
-    asking.join(30)
+    asking.join(DEADLINE_S)
     assert found == [before]

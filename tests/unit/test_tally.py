@@ -14,7 +14,8 @@ OUTCOME_NAMES = [outcome.label for outcome in Outcome]
 FIELDS = {
     "requests", "memory_hit", "disk_hit", "remote_hit", "joined", "miss", "bypass", "failure",
     "bypass_reasons", "failure_reasons", "corrupt", "corrupt_reasons", "rejected",
-    "rejected_reasons", "store_failure", "store_failure_reasons", "saved_ms",
+    "rejected_reasons", "store_failure", "store_failure_reasons", "unloadable",
+    "unloadable_reasons", "saved_ms",
 }  # fmt: skip
 
 

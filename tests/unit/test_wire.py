@@ -60,6 +60,7 @@ KERNEL = wire.KernelRequest(
     mode="read-only",
     salt="pepper",
 )
+BASED = REQUEST._replace(job=REQUEST.job._replace(bases=("/home/me/proj", "/home/me/venv")))
 MISS = Answer(
     outcome=Outcome.MISS,
     key="ab" * 32,
@@ -90,8 +91,18 @@ MESSAGES: dict[str, dict[str, Any]] = {
         "capabilities": ["batch", "descriptors", "inputs-on-demand"],
         "variables": {"host": ["CPATH", "CC"], "pto": ["PTO_*"]},
     },
-    "welcome_kernels": wire.welcome("0.1.0", 4712, {"host": ["CPATH", "CC"], "pto": ["PTO_*"]}),
+    # The same of one that knows no bases.
+    "welcome_kernels": {
+        "type": "welcome",
+        "protocol": 1,
+        "version": "0.1.0",
+        "pid": 4712,
+        "capabilities": ["batch", "descriptors", "inputs-on-demand", "kernels"],
+        "variables": {"host": ["CPATH", "CC"], "pto": ["PTO_*"]},
+    },
+    "welcome_bases": wire.welcome("0.1.0", 4712, {"host": ["CPATH", "CC"], "pto": ["PTO_*"]}),
     "compile": wire.compile_message(7, REQUEST),
+    "compile_bases": wire.compile_message(7, BASED),
     "answer_miss": wire.answer_message(7, MISS)[0],
     "answer_failure": wire.answer_message(8, FAILURE)[0],
     "batch": {
@@ -141,7 +152,9 @@ def test_the_golden_frame_reads_as_its_message(name: str) -> None:
 def test_the_protocol_is_version_1_with_its_capabilities_and_limits() -> None:
     # Every one of these is in the reference; a change is a change of the protocol.
     assert wire.PROTOCOL == 1
-    assert wire.CAPABILITIES == ("batch", "descriptors", "inputs-on-demand", "kernels")
+    assert wire.CAPABILITIES == (
+        "batch", "descriptors", "inputs-on-demand", "kernels", "base-dirs",
+    )  # fmt: skip
     assert wire.PIECE_BYTES == 8 << 20
     assert wire.MAX_FILES == 64
     assert wire.MAX_SHORT_TEXT == 256
@@ -153,6 +166,24 @@ def test_the_protocol_is_version_1_with_its_capabilities_and_limits() -> None:
 
 def test_a_compile_request_comes_back_as_it_went() -> None:
     assert parse_compile(unpack(pack(MESSAGES["compile"])[HEADER_BYTES:])) == REQUEST
+
+
+def test_a_compile_request_with_bases_comes_back_as_it_went() -> None:
+    assert parse_compile(unpack(pack(MESSAGES["compile_bases"])[HEADER_BYTES:])) == BASED
+
+
+@pytest.mark.parametrize(
+    ("bases", "word"),
+    [
+        ("/a", "not a list"), ([7], "not text"), (["a"], "not an absolute path"), (["/"], "below /"),
+        (["/a/"], "shortest form"), (["/a/../b"], "shortest form"), ([""], "not an absolute path"),
+        (["/a=b"], "with ="), ([f"/b{number}" for number in range(17)], "more than 16"),
+    ],
+)  # fmt: skip
+def test_each_base_that_cannot_be_is_refused(bases: object, word: str) -> None:
+    document = {**wire.request_document(REQUEST), "bases": bases}
+    with pytest.raises(BadRequestError, match=word):
+        wire.parse_request(document)
 
 
 def test_inputs_and_variables_are_put_in_order() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ptocache import elf
+from ptocache import bases, elf
 from ptocache.errors import BadRequestError
 from ptocache.model import Discovery, Installation, Job, Output, Prepared, Step
 from ptocache.toolchain import judge_each
@@ -73,7 +73,7 @@ class AscendCToolchain(CFamilyToolchain):
         device, rest = arch.choose(job.arch, job.options, dict(job.env))
         options = bisheng.read_options(rest, installation, job.cwd)
         bypass, detail = bisheng.bypass_of(options, installation, links=SHARED in outputs)
-        return Prepared(
+        prepared = Prepared(
             job._replace(
                 arch=device.name,
                 options=bisheng.normal_options(options, installation),
@@ -84,6 +84,7 @@ class AscendCToolchain(CFamilyToolchain):
             detail=detail,
             looked=bisheng.looks(options, job),
         )
+        return bisheng.count_bases(prepared, options, installation)
 
     def plan(
         self, prepared: Prepared, installation: Installation, workdir: str
@@ -95,18 +96,19 @@ class AscendCToolchain(CFamilyToolchain):
         options = bisheng.read_options(job.options, installation, job.cwd)
         device = arch.understood(job.arch).option
         words = (*_ALWAYS, device, *_language(job), *options.compile)
+        maps = bases.prefix_maps(prepared.bases)
         steps: list[Step] = []
         if AIBIN in job.outputs:
             source = _device_source(job)
             steps += (
                 bisheng.compile_step(
-                    source, words, installation, workdir, mode=("--cce-aicore-only",)
+                    source, words, installation, workdir, mode=("--cce-aicore-only",), maps=maps
                 ),
                 bisheng.device_link_step((source.object,), _AIBIN_FILE, options, installation),
             )
         if OBJECT in job.outputs or SHARED in job.outputs:
             host = _host_source(job)
-            steps.append(bisheng.compile_step(host, words, installation, workdir))
+            steps.append(bisheng.compile_step(host, words, installation, workdir, maps=maps))
             if SHARED in job.outputs:
                 steps.append(
                     bisheng.shared_link_step(
@@ -140,7 +142,9 @@ class AscendCToolchain(CFamilyToolchain):
             tool = bisheng.command_tool(installation)
             return command.discover(prepared, tool, depfiles, files, workdir)
         sources = (_device_source(job), _host_source(job))
-        return bisheng.discover(job, job.options, sources, installation, depfiles, files, workdir)
+        return bisheng.discover(
+            prepared, job.options, sources, installation, depfiles, files, workdir
+        )
 
     def validate(self, prepared: Prepared, outputs: tuple[Output, ...]) -> None:
         """Whole images for the device that was asked for, with the symbols that were asked for."""

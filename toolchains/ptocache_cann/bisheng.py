@@ -17,7 +17,7 @@ from ptocache.includes import parse_depfile
 from ptocache.manifest import covering
 from ptocache.model import Installation, Job, Step
 from ptocache.outcome import Reason
-from ptocache_cfamily import command
+from ptocache_cfamily import command, relative
 from ptocache_cfamily.discovery import (
     EPOCH,
     INCLUDE_VARIABLES,
@@ -25,6 +25,7 @@ from ptocache_cfamily.discovery import (
     Places,
     canonical_path_list,
     discovery,
+    is_led_elsewhere,
     looked_at,
     search_path,
 )
@@ -44,7 +45,7 @@ from .installation import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ptocache.model import Discovery
+    from ptocache.model import Discovery, Prepared
     from ptocache.toolchain import Files
 
 PATH_LISTS = (*INCLUDE_VARIABLES, "LIBRARY_PATH")
@@ -171,12 +172,13 @@ def compile_step(
     workdir: str,
     *,
     mode: tuple[str, ...] = ("-c",),
+    maps: tuple[str, ...] = (),
 ) -> Step:
-    """Compile one source to an object."""
+    """Compile one source to an object; ``maps``: what :func:`ptocache.bases.prefix_maps` says."""
     return Step(
         name=source.step,
         argv=(
-            invoked(installation, BISHENG), *words, f"-ffile-prefix-map={workdir}=.",
+            invoked(installation, BISHENG), *words, *maps, f"-ffile-prefix-map={workdir}=.",
             "-MD", "-MF", source.depfile, *mode, source.name, "-o", source.object,
         ),
         creates=(source.object,),
@@ -227,8 +229,17 @@ def shared_link_step(
     )  # fmt: skip
 
 
+def count_bases(
+    prepared: Prepared, options: Options, installation: Installation, before: int = 0
+) -> Prepared:
+    """The job with the bases that count for it; ``before``: its words before those of ``options``."""
+    trees = (tree.path for tree in installation.trees)
+    own = (*trees, *installation.local.get("include_dirs", ()))
+    return relative.count(prepared, options, own, PATH_LISTS, before=before)
+
+
 def discover(
-    job: Job,
+    prepared: Prepared,
     words: tuple[str, ...],
     sources: Iterable[Source],
     installation: Installation,
@@ -239,24 +250,29 @@ def discover(
 ) -> Discovery:
     """What the compiles of ``sources`` with the options ``words`` and the link looked at; what lies in
     the identified trees is covered by their manifests."""
+    job, bases = prepared.job, prepared.bases
     options = read_options(words, installation, job.cwd)
     place = Places(job, workdir, files)
     own = installation.local.get("include_dirs", ())
     search = search_path(options, dict(job.env), "CPLUS_INCLUDE_PATH", own)
     looked = [
-        looked_at(source.name, depfiles[source.step], search, place, workdir)
+        looked_at(source.name, depfiles[source.step], search, place, workdir, bases, options.forced)
         for source in sources
         if source.step in depfiles
     ]
     looked += [
-        _looked_by_linker(job, options, parse_depfile(depfiles[step]), files)
+        _looked_by_linker(prepared, options, parse_depfile(depfiles[step]), files)
         for step in (DEVICE_LINK, LINK)
         if depfiles.get(step)
     ]
-    return discovery(job, [*looked, *more], place, covering(installation.trees))
+    found = discovery(job, [*looked, *more], place, covering(installation.trees), bases)
+    return found._replace(fixed=found.fixed or relative.hides_paths(options))
 
 
-def _looked_by_linker(job: Job, options: Options, listed: tuple[str, ...], files: Files) -> Looked:
+def _looked_by_linker(
+    prepared: Prepared, options: Options, listed: tuple[str, ...], files: Files
+) -> Looked:
+    job = prepared.job
     libraries = tuple(path for path in listed if os.path.isabs(path))
     known = set(libraries)
     given = dict(job.env).get("LIBRARY_PATH", "")
@@ -274,7 +290,8 @@ def _looked_by_linker(job: Job, options: Options, listed: tuple[str, ...], files
             earlier += places
         for path in earlier:
             (opened if files.exists(path) else absent)[path] = None
-    return Looked(tuple(opened), tuple(absent))
+    fixed = is_led_elsewhere(options.names, directories, libraries, prepared.bases)
+    return Looked(tuple(opened), tuple(absent), fixed)
 
 
 def _library_files(name: str) -> tuple[str, ...]:

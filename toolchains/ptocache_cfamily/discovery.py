@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from ptocache.includes import SearchPath, absent_places, parse_depfile
+from ptocache.bases import relative
+from ptocache.includes import ABSOLUTE_LINE, SearchPath, absent_places, parse_depfile, unexplained
 from ptocache.model import ABSOLUTE_BASE, SOURCE_BASE, Discovery
 from ptocache.outcome import Reason
 
@@ -64,14 +65,54 @@ class Looked(NamedTuple):
 
     opened: tuple[str, ...]
     absent: tuple[str, ...]
+    fixed: bool = False
+    """True if where a base lies (:mod:`ptocache.bases`) may have a say that shows nowhere."""
 
 
-def looked_at(source: str, depfile: str, search: SearchPath, place: Places, workdir: str) -> Looked:
+def looked_at(
+    source: str,
+    depfile: str,
+    search: SearchPath,
+    place: Places,
+    workdir: str,
+    bases: tuple[str, ...] = (),
+    forced: tuple[str, ...] = (),
+) -> Looked:
     """What the compile of one source looked at: the files of its dependency file (its text), and the
-    places of the search in which they were not."""
+    places of the search in which they were not. ``bases``: those that count; ``forced``: canonical paths of
+    headers that options name."""
     read = [os.path.join(workdir, path) for path in (source, *parse_depfile(depfile))]
     missing, met = absent_places(dict.fromkeys(read), place.scan, place.exists, search)
-    return Looked(tuple(dict.fromkeys((*read, *met))), tuple(dict.fromkeys(missing)))
+    return Looked(
+        tuple(dict.fromkeys((*read, *met))),
+        tuple(dict.fromkeys(missing)),
+        bool(bases) and _is_fixed(read, met, search, place, bases, forced),
+    )
+
+
+def _is_fixed(
+    read: list[str],
+    met: Iterable[str],
+    search: SearchPath,
+    place: Places,
+    bases: tuple[str, ...],
+    forced: tuple[str, ...],
+) -> bool:
+    """True if a header of a base was not found by its place in the base, or a text names an absolute place
+    as its own: who asks from another base would have read, or written, something else."""
+    for path in read:
+        found = place.scan(path)
+        if ABSOLUTE_LINE in found.tokens:
+            return True
+        if any(relative(name, bases) for name in (*found.quoted, *found.angled)):
+            # Asked for by its absolute name, found or not.
+            return True
+    known = set(read)
+    if any(relative(path, bases) and os.path.realpath(path) in known for path in met):
+        # Found through a link, and called by what that leads to.
+        return True
+    opened = dict.fromkeys(read)
+    return any(relative(path, bases) for path in unexplained(opened, place.scan, search, forced))
 
 
 def discovery(
@@ -79,9 +120,12 @@ def discovery(
     looked: Iterable[Looked],
     place: Places,
     covered: Callable[[str], bool] = lambda _: False,
+    bases: tuple[str, ...] = (),
 ) -> Discovery:
     """The dependencies of a compile. What is ``covered`` by the toolchain's identity is none; it is
-    judged all the same."""
+    judged all the same. What is called by its place below one of ``bases`` always is one: elsewhere there
+    may be no link into the toolchain."""
+    looked = tuple(looked)
     opened: dict[str, None] = {}
     absent: dict[str, None] = {}
     for item in looked:
@@ -90,10 +134,11 @@ def discovery(
     headers = [path for path in opened if place.of(path) is not None and not _is_library(path)]
     bypass, detail = _judge_headers(job, headers, place)
     return Discovery(
-        present=tuple(_pairs(opened, place, covered)),
-        absent=tuple(_pairs(absent, place, covered)),
+        present=tuple(_pairs(opened, place, covered, bases)),
+        absent=tuple(_pairs(absent, place, covered, bases)),
         bypass=bypass,
         detail=detail,
+        fixed=any(item.fixed for item in looked),
     )
 
 
@@ -152,6 +197,23 @@ def earlier_libraries(
             earlier += places
 
 
+def is_led_elsewhere(
+    names: Iterable[str],
+    directories: Iterable[str],
+    opened: Iterable[str],
+    bases: tuple[str, ...],
+) -> bool:
+    """True if a linker opened a file of a base that none of ``names`` stands for in ``directories``: a
+    script of the linker, or a library, named its place."""
+    files = [
+        file
+        for name in names
+        for file in ((name[1:],) if name.startswith(":") else (f"lib{name}.so", f"lib{name}.a"))
+    ]
+    reached = {os.path.join(directory, file) for directory in directories for file in files}
+    return any(relative(path, bases) and path not in reached for path in opened)
+
+
 def canonical_path_list(text: str, cwd: str) -> str:
     """A list of directories with canonical members; an empty or relative one counts from ``cwd``."""
     return os.pathsep.join(
@@ -165,11 +227,13 @@ def path_list(text: str) -> tuple[str, ...]:
 
 
 def _pairs(
-    paths: Iterable[str], place: Places, covered: Callable[[str], bool]
+    paths: Iterable[str], place: Places, covered: Callable[[str], bool], bases: tuple[str, ...]
 ) -> Iterable[tuple[str, str]]:
     for path in paths:
         pair = place.of(path)
-        if pair is not None and not (pair[0] == ABSOLUTE_BASE and covered(path)):
+        if pair is None:
+            continue
+        if pair[0] != ABSOLUTE_BASE or relative(path, bases) or not covered(path):
             yield pair
 
 

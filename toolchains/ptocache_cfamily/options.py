@@ -104,6 +104,10 @@ class Options(NamedTuple):
     """True if some option names a path."""
     unseen: str
     """The first option whose effect the key would not see; empty if there is none."""
+    places: tuple[int, ...] = ()
+    """Which words of ``all`` are canonical paths."""
+    forced: tuple[str, ...] = ()
+    """Canonical operands of ``-include`` and ``-imacros``."""
 
 
 NO_OPTIONS = Options((), (), (), (), (), (), (), (), (), (), False, (), False, "")
@@ -136,6 +140,8 @@ class _Reader:
         self._no_system = False
         self._paths = False
         self._unseen = ""
+        self._places: list[int] = []
+        self._forced: list[str] = []
 
     def read(self) -> None:
         words = iter(self._options)
@@ -154,7 +160,7 @@ class _Reader:
             tuple(self._all), tuple(self._compile), tuple(self._link), tuple(self._libraries),
             tuple(where["-iquote"]), tuple(where["-I"]), tuple(where["-isystem"]),
             tuple(where["-idirafter"]), tuple(where["-L"]), tuple(self._names), self._no_system,
-            tuple(self._native), self._paths, self._unseen,
+            tuple(self._native), self._paths, self._unseen, tuple(self._places), tuple(self._forced),
         )  # fmt: skip
 
     def _split(self, word: str, words: object) -> tuple[str, str]:
@@ -195,8 +201,11 @@ class _Reader:
         path = os.path.realpath(path)
         if name in _DIRECTORIES:
             self._directories[name].append(path)
+        else:
+            self._forced.append(path)
         words = (name, path)
         self._all += words
+        self._places.append(len(self._all) - 1)
         (self._libraries if name == "-L" else self._compile).extend(words)
 
     def _text(self, name: str, operand: str) -> None:

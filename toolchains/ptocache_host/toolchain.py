@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from ptocache import elf
+from ptocache import bases, elf
 from ptocache.errors import BadRequestError
 from ptocache.includes import parse_depfile
 from ptocache.model import Discovery, Installation, Job, Output, Prepared, Step
 from ptocache.outcome import Reason
 from ptocache.toolchain import COMPILE_PATH, judge_each
-from ptocache_cfamily import command
+from ptocache_cfamily import command, relative
 from ptocache_cfamily.discovery import (
     EPOCH,
     INCLUDE_VARIABLES,
@@ -20,6 +20,7 @@ from ptocache_cfamily.discovery import (
     canonical_path_list,
     discovery,
     earlier_libraries,
+    is_led_elsewhere,
     looked_at,
     path_list,
     search_path,
@@ -130,7 +131,7 @@ class HostToolchain(CFamilyToolchain):
             bypass, detail = Reason.UNSUPPORTED_OPTION, options.unseen
         if SHARED in outputs and not _linker(installation).get("dependency_file"):
             bypass, detail = Reason.NO_DEPENDENCIES, "the linker does not list the files it opens"
-        return Prepared(
+        prepared = Prepared(
             job._replace(
                 arch=arch,
                 options=options.all,
@@ -142,6 +143,7 @@ class HostToolchain(CFamilyToolchain):
             detail,
             looked=options.paths or any(name != EPOCH for name, _ in job.env),
         )
+        return relative.count(prepared, options, _own_directories(installation), _PATH_LISTS)
 
     def plan(
         self, prepared: Prepared, installation: Installation, workdir: str
@@ -152,7 +154,9 @@ class HostToolchain(CFamilyToolchain):
             return command.plan(prepared, _tool(job, installation), workdir)
         options = parse(job.options, job.cwd)
         sources = _sources(job)
-        steps = [_compile_step(job, source, options, installation, workdir) for source in sources]
+        steps = [
+            _compile_step(prepared, source, options, installation, workdir) for source in sources
+        ]
         if SHARED in job.outputs:
             steps.append(_link_step(sources, options, installation))
         return tuple(steps)
@@ -182,14 +186,16 @@ class HostToolchain(CFamilyToolchain):
             looked_at(
                 source.name, depfiles.get(source.step, ""),
                 _search_path(job, source, options, installation), place, workdir,
+                prepared.bases, options.forced,
             )
             for source in _sources(job)
         ]  # fmt: skip
         if _LINK_STEP in depfiles:
             looked.append(
-                _looked_by_linker(job, options, installation, depfiles[_LINK_STEP], files)
+                _looked_by_linker(prepared, options, installation, depfiles[_LINK_STEP], files)
             )
-        return discovery(job, looked, place)
+        found = discovery(job, looked, place, bases=prepared.bases)
+        return found._replace(fixed=found.fixed or relative.hides_paths(options))
 
     def validate(self, prepared: Prepared, outputs: tuple[Output, ...]) -> None:
         """An ELF of this machine, whole, with the symbols that were asked for."""
@@ -238,14 +244,22 @@ def _sources(job: Job) -> tuple[_Source, ...]:
 
 
 def _compile_step(
-    job: Job, source: _Source, options: Options, installation: Installation, workdir: str
+    prepared: Prepared,
+    source: _Source,
+    options: Options,
+    installation: Installation,
+    workdir: str,
 ) -> Step:
+    job, maps = prepared.job, bases.prefix_maps(prepared.bases)
+    if maps and installation.facts[source.language]["family"] == "gcc":
+        # It would call a header of -isystem by where a link leads to, if that is shorter.
+        maps += ("-fno-canonical-system-headers",)
     position = ("-fPIC",) if SHARED in job.outputs else ()
     return Step(
         name=source.step,
         argv=(
             *_driver(installation, source.language), *position, *options.compile,
-            f"-ffile-prefix-map={workdir}=.",
+            *maps, f"-ffile-prefix-map={workdir}=.",
             f"-frandom-seed={source.seed}", "-MD", "-MF", source.depfile, "-c", source.name,
             "-o", source.object,
         ),
@@ -314,8 +328,9 @@ def _canonical_env(env: tuple[tuple[str, str], ...], cwd: str) -> tuple[tuple[st
 
 
 def _looked_by_linker(
-    job: Job, options: Options, installation: Installation, depfile: str, files: Files
+    prepared: Prepared, options: Options, installation: Installation, depfile: str, files: Files
 ) -> Looked:
+    job = prepared.job
     # Objects of the steps before have relative names, and are no inputs.
     libraries = tuple(path for path in parse_depfile(depfile) if os.path.isabs(path))
     opened = dict.fromkeys(libraries)
@@ -323,16 +338,36 @@ def _looked_by_linker(
     for path in _earlier_libraries(job, options, installation, libraries):
         # One that exists was passed over, or has come since: whoever asks for it will see.
         (opened if files.exists(path) else absent)[path] = None
-    return Looked(tuple(opened), tuple(absent))
+    names, directories = _searched_by_linker(job, options, installation)
+    fixed = is_led_elsewhere(names, directories, libraries, prepared.bases)
+    return Looked(tuple(opened), tuple(absent), fixed)
 
 
 def _earlier_libraries(
     job: Job, options: Options, installation: Installation, opened: tuple[str, ...]
 ) -> Iterable[str]:
     """Places that come before the libraries that were found."""
+    return earlier_libraries(*_searched_by_linker(job, options, installation), opened)
+
+
+def _searched_by_linker(
+    job: Job, options: Options, installation: Installation
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of libraries, and the directories, in order."""
     own = _linker(installation).get("library_dirs", [])
     assert isinstance(own, list)
     directories = (
         *options.library_dirs, *path_list(dict(job.env).get("LIBRARY_PATH", "")), *own,
     )  # fmt: skip
-    return earlier_libraries((*options.names, *_DEFAULT_LIBRARIES), directories, opened)
+    return (*options.names, *_DEFAULT_LIBRARIES), directories
+
+
+def _own_directories(installation: Installation) -> tuple[str, ...]:
+    """Where the tools look by themselves."""
+    found: dict[str, None] = {}
+    for facts in installation.facts.values():
+        found.update(dict.fromkeys(map(os.path.normpath, facts["include_dirs"])))
+        found.update(dict.fromkeys(facts["include_dirs"]))
+    own = _linker(installation).get("library_dirs", [])
+    assert isinstance(own, list)
+    return (*found, *own, *map(os.path.normpath, own))

@@ -10,7 +10,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from ptocache import elf
+from ptocache import bases, elf
 from ptocache.errors import BadRequestError, OutputRejectedError
 from ptocache.manifest import covering
 from ptocache.model import Discovery, Installation, Job, Output, Prepared, Step, Tree
@@ -129,7 +129,7 @@ class PtoToolchain(CFamilyToolchain):
             bypass = Reason.NO_DEPENDENCIES
             detail = f"--pto-backend=vpto does not list the headers to which {led[0]} leads"
         flags = bisheng.flags_of(pto_options.VARIABLE, dict(job.env))
-        return Prepared(
+        prepared = Prepared(
             job._replace(
                 arch=device.name,
                 options=normal,
@@ -143,6 +143,12 @@ class PtoToolchain(CFamilyToolchain):
             detail,
             looked=bisheng.looks(options, job),
         )
+        if suffix == ".py" or words.vpto or set(outputs) == {CPP}:
+            # Modules are found by the identified interpreter, wherever a base lies; and what ptoas has
+            # compiled by itself is told of no prefix.
+            return prepared
+        before = len(normal) - len(options.all)
+        return bisheng.count_bases(prepared, options, installation, before)
 
     def plan(
         self, prepared: Prepared, installation: Installation, workdir: str
@@ -175,6 +181,7 @@ class PtoToolchain(CFamilyToolchain):
                     ),
                     installation,
                     workdir,
+                    maps=bases.prefix_maps(prepared.bases),
                 )
             )  # fmt: skip
         if _links(job.outputs):
@@ -234,8 +241,9 @@ class PtoToolchain(CFamilyToolchain):
         covered = covering(installation.trees)
         looked, unseen = front.looked_at(depfiles.get(front.STEP, ""), covered)
         found = bisheng.discover(
-            job, words.bisheng, (_compiled(source),), installation, depfiles, files, workdir, looked
-        )
+            prepared, words.bisheng, (_compiled(source),), installation, depfiles, files, workdir,
+            looked,
+        )  # fmt: skip
         if unseen and not found.bypass:
             return found._replace(bypass=Reason.UNSEEN_INPUT, detail=unseen)
         return found
