@@ -18,13 +18,16 @@ from .wrap import is_shim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 MAX_FILES = 1024
 """Most files of all folders together."""
 MAX_BYTES = 32 << 20
 """Most bytes of them."""
 _MAX_PROGRAM = 1 << 30
+_LARGE_BYTES = 256 << 10
+"""From here on reading a file takes longer than asking for its digest."""
+_MOST_ASKED = 64
 _PIECE = 1 << 20
 _SETTLED_NS = 2 * 10**9
 
@@ -106,6 +109,43 @@ def digest_of_program(name: str, path: str) -> str:
     return next((found for found in digests if found), "")
 
 
+def learn(paths: Iterable[str], ask: Callable[[list[list[object]]], object]) -> None:
+    """Have the digests of large files from who keeps them, so that this process need not read them.
+
+    ``ask`` is given lists of a path and the five numbers of its signature, and gives a digest for each, empty
+    where it has none for exactly that file. What comes of it or not changes no digest, only who reads.
+    """
+    wanted = [(path, sign) for path in paths if (sign := _worth_asking(path)) is not None]
+    for start in range(0, len(wanted), _MOST_ASKED):
+        part = wanted[start : start + _MOST_ASKED]
+        found = ask([[path, *sign] for path, sign in part])
+        if not isinstance(found, list) or len(found) != len(part):
+            return
+        for (path, sign), digest in zip(part, found, strict=True):
+            if isinstance(digest, str) and len(digest) == hashlib.sha256().digest_size * 2:
+                _digests[path] = (sign, digest)
+
+
+def _worth_asking(path: str) -> _Signature | None:
+    """The signature of a large file that is not known here, and that has been quiet."""
+    try:
+        info = os.stat(path)
+        path.encode()
+    except (OSError, ValueError):
+        return None
+    sign = _signature(info)
+    known = _digests.get(path)
+    if (
+        not path.startswith("/")
+        or not stat.S_ISREG(info.st_mode)
+        or not _LARGE_BYTES <= info.st_size <= _MAX_PROGRAM
+        or not _is_settled(info)
+        or (known is not None and known[0] == sign)
+    ):
+        return None
+    return sign
+
+
 def behind_shims(program: str, path: str) -> str:
     """The program itself, or, if it is a shim of ptocache, the next of its name on ``path`` that is none;
     empty if there is none."""
@@ -142,7 +182,7 @@ def _digest(path: str, limit: int) -> tuple[str, int]:
     """SHA-256 and size of a file; an empty text if it cannot be read or has more than ``limit`` bytes."""
     try:
         info = os.stat(path)
-        signature = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+        signature = _signature(info)
         known = _digests.get(path)
         if not stat.S_ISREG(info.st_mode) or info.st_size > limit:
             return "", 0
@@ -154,7 +194,15 @@ def _digest(path: str, limit: int) -> tuple[str, int]:
                 found.update(piece)
     except OSError:
         return "", 0
-    # Written a moment ago, it may be written again within the same tick of the file system's clock.
-    if abs(time.time_ns() - info.st_ctime_ns) > _SETTLED_NS:
+    if _is_settled(info):
         _digests[path] = (signature, found.hexdigest())
     return found.hexdigest(), info.st_size
+
+
+def _signature(info: os.stat_result) -> _Signature:
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+def _is_settled(info: os.stat_result) -> bool:
+    # Written a moment ago, it may be written again within the same tick of the file system's clock.
+    return abs(time.time_ns() - info.st_ctime_ns) > _SETTLED_NS

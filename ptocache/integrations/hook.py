@@ -97,11 +97,16 @@ def say(framework: str, error: Exception) -> None:
     text = f"ptocache: {framework} goes on without it: {type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("ptocache"):
         text = f"ptocache is not installed for {sys.executable}: {framework} goes on without it"
+    tell(text, RuntimeWarning)
+
+
+def tell(text: str, category: type[Warning]) -> None:
+    """A warning that cannot become an error: where warnings are, it is a line."""
     import warnings
 
     try:
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-    except RuntimeWarning:
+        warnings.warn(text, category, stacklevel=3)
+    except category:
         print(text, file=sys.stderr)
 
 

@@ -26,23 +26,19 @@ import json
 import os
 import re
 import shlex
-import sys
 import threading
 from typing import NamedTuple
 
-from ptocache.client import Client, connect
 from ptocache.digest import canonical
-from ptocache.errors import (
-    CompileFailedError,
-    PtocacheWarning,
-    StepTimeoutError,
-    WireError,
-)
+from ptocache.errors import CompileFailedError, StepTimeoutError
+from ptocache.launch import reject
 from ptocache.outcome import Outcome, Reason
 from ptocache.result import Result
 
 from . import files
+from .process import Process
 from .shelf import shelf
+from .tilelang_tuner import wrapped_load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +51,9 @@ ASCEND_CALLBACK = "tilelang_callback_ascend_compile"
 PTO_CALLBACK = "tilelang_callback_pto_compile"
 _CALLBACKS = {ASCEND_CALLBACK: "ascendc", PTO_CALLBACK: "pto"}
 """Global function → the toolchain that does its work."""
+_POSTPROCESSORS = tuple(
+    f"tilelang_callback_{kind}_postproc" for kind in ("c", "c_host", "ascend", "pto")
+)
 # What TileLang's own process hands on to compilers, and its own key does not have; what a toolchain
 # declares is added by the daemon.
 _DEVICE_VARIABLES = ("PTO_FLAGS", "TL_PTO_DEBUG", "TL_RUN_MODE")
@@ -85,26 +84,15 @@ class _State:
     """What is installed in this process."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
         self.active = False
         self.patches: list[_Patch] = []
         self.callbacks: dict[str, tuple[Any, Any]] = {}
         """Name → the global function before, and ours."""
-        self.client: Client | None = None
-        self.warned = False
 
 
 _state = _State()
+_process = Process("TileLang")
 _local = threading.local()
-
-
-def _after_fork() -> None:
-    """A child must not wait for a lock that a thread of its parent held. Its parent's leases know by
-    themselves that they are not its own."""
-    _state.lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def install() -> None:
@@ -115,7 +103,7 @@ def install() -> None:
     """
     import tilelang
 
-    with _state.lock:
+    with _process.lock:
         if _state.active:
             return
         _state.active = True
@@ -123,17 +111,18 @@ def install() -> None:
         if env is not None and env.is_light_import():
             # Nothing is compiled in such a process.
             return
-        try:
-            _patch_kernel_cache()
-        except (ImportError, AttributeError) as error:
-            _warn(f"the kernel cache of this TileLang is another one than it knows: {error}")
+        for patch, title in ((_patch_kernel_cache, "kernel cache"), (_patch_tuner, "autotuner")):
+            try:
+                patch()
+            except (ImportError, AttributeError) as error:
+                _process.warn(f"the {title} of this TileLang is another one than it knows: {error}")
         _hook_callbacks()
 
 
 def uninstall() -> None:
     """Take everything back. What somebody else has replaced since is left as it is, and works without
     ptocache."""
-    with _state.lock:
+    with _process.lock:
         _state.active = False
         for patch in reversed(_state.patches):
             if patch.owner.__dict__.get(patch.name) is patch.after:
@@ -144,10 +133,8 @@ def uninstall() -> None:
             if now is not None and now.same_as(ours):
                 _register(name, before)
         _state.callbacks.clear()
-        client, _state.client, _state.warned = _state.client, None, False
         _places.clear()
-        if client is not None:
-            client.close()
+        _process.end()
 
 
 def _patch_kernel_cache() -> None:
@@ -162,20 +149,35 @@ def _patch_kernel_cache() -> None:
         "_get_staging_root": _staging_root,
         "_clear_disk_cache": _clear_disk_cache,
     }
-    # All of them or none.
-    before = {name: KernelCache.__dict__.get(name) for name in wrappers}
-    before = {name: original for name, original in before.items() if original is not None}
-    missing = sorted(set(wrappers) - set(before))
+    _patch(KernelCache, wrappers)
+
+
+def _patch_tuner() -> None:
+    from tilelang.autotuner.tuner import AutoTuner
+
+    def load(original: Any) -> Any:
+        return wrapped_load(original, _is_enabled)
+
+    _patch(AutoTuner, {"_load_result_from_disk": load})
+
+
+def _patch(owner: type, wrappers: Mapping[str, Callable[[Any], Any]]) -> None:
+    """Replace attributes of a class, all of them or none.
+
+    Raises :class:`AttributeError` if the class does not have one.
+    """
+    before = {name: owner.__dict__.get(name) for name in wrappers}
+    missing = sorted(name for name, original in before.items() if original is None)
     if missing:
-        raise AttributeError(f"KernelCache has no {', '.join(missing)}")
+        raise AttributeError(f"{owner.__name__} has no {', '.join(missing)}")
     for name, wrapper in wrappers.items():
-        original = before[name]
+        original: Any = before[name]
         if isinstance(original, staticmethod):
             after: Any = staticmethod(_like(original.__func__, wrapper(original.__func__)))
         else:
             after = _like(original, wrapper(original))
-        setattr(KernelCache, name, after)
-        _state.patches.append(_Patch(KernelCache, name, original, after))
+        setattr(owner, name, after)
+        _state.patches.append(_Patch(owner, name, original, after))
 
 
 def _like(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,7 +187,7 @@ def _like(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable
 
 def _hook_callbacks() -> None:
     """Put ours in the place of the compile callbacks that are registered by now."""
-    with _state.lock:
+    with _process.lock:
         for name, toolchain in _CALLBACKS.items():
             if name in _state.callbacks:
                 continue
@@ -195,7 +197,7 @@ def _hook_callbacks() -> None:
                     _register(name, _callback(toolchain, before))
                     _state.callbacks[name] = (before, _global_function(name))
             except Exception as error:
-                _warn(f"{name} cannot be hooked: {error}")
+                _process.warn(f"{name} cannot be hooked: {error}")
 
 
 def _global_function(name: str) -> Any:
@@ -211,34 +213,6 @@ def _register(name: str, function: Any) -> None:
 
 
 # --- common
-
-
-def _client() -> Client:
-    with _state.lock:
-        if _state.client is None:
-            _state.client = connect()
-        return _state.client
-
-
-def _warn(text: str, *, again: bool = False) -> None:
-    """One warning a process (``again``: and this one besides), which cannot become an error."""
-    if _state.warned and not again:
-        return
-    _state.warned = _state.warned or not again
-    import warnings
-
-    try:
-        warnings.warn(f"ptocache and TileLang: {text}", PtocacheWarning, stacklevel=2)
-    except PtocacheWarning as error:
-        print(error, file=sys.stderr)
-
-
-def _step_aside(error: Exception) -> None:
-    """Let TileLang go on in its own way, after one warning; raises if the settings require a daemon."""
-    client = _state.client
-    if isinstance(error, WireError) and client is not None and client.settings["client.require"]:
-        raise error
-    _warn(f"TileLang goes on in its own way: {type(error).__name__}: {error}")
 
 
 def _is_enabled() -> bool:
@@ -261,7 +235,7 @@ def _callback(toolchain: str, before: Any) -> Callable[..., Any]:
         except (CompileFailedError, StepTimeoutError) as error:
             raise RuntimeError(_failure_text(error, str(code))) from error
         except Exception as error:
-            _step_aside(error)
+            _process.step_aside(error)
             for session in _sessions():
                 session.doubt = f"its device binary was made without ptocache: {error}"
         return before(code, target, *more)
@@ -287,7 +261,7 @@ def _compile_ascendc(code: str, arch: str, flags: list[str]) -> Result:
     """The flags are those of TileLang: the ones that it always gives are the toolchain's own."""
     from tilelang.env import TILELANG_TEMPLATE_PATH
 
-    return _client().compile(
+    return _process.client().compile(
         "ascendc", {"tl_kernel.asc": code}, arch=arch, env=_device_environment(),
         options=[f"-I{TILELANG_TEMPLATE_PATH}", *flags], outputs=["aibin"],
         kernel=_kernel_name(code),
@@ -297,7 +271,7 @@ def _compile_ascendc(code: str, arch: str, flags: list[str]) -> Result:
 def _compile_pto(code: str, arch: str, flags: list[str]) -> Result:
     # Python of PTO-DSL, a PTO text, or C++ that ptoas has made: the toolchain goes by the suffix.
     suffix = ".cpp" if _CPP.search(code) else ".py" if _PYTHON.search(code) else ".pto"
-    return _client().compile(
+    return _process.client().compile(
         "pto", {f"tl_kernel{suffix}": code}, arch=arch, env=_device_environment(), options=flags,
         outputs=["aibin"], kernel=_kernel_name(code),
     )  # fmt: skip
@@ -402,20 +376,23 @@ class _Session:
     def ask(self, question: _Question) -> str:
         """Ask for the kernel; gives the key that stands for it."""
         self.question = question
-        renewed = _renewed
-        fresh = renewed is None or question.digest in renewed
-        self._ask(
-            "" if question.storable and fresh else "refresh" if question.storable else "bypass"
-        )
+        self._ask(self._mode(question))
         found = self.result if self.result is not None else self.lease
         assert found is not None
         self.key = found.key or question.digest
         return self.key
 
+    def _mode(self, question: _Question) -> str:
+        renewed = _renewed
+        if not question.storable or any(other.lease is not None for other in _sessions()):
+            # Who builds one kernel and waits for another may wait for who waits for the first.
+            return "bypass"
+        return "" if renewed is None or question.digest in renewed else "refresh"
+
     def _ask(self, mode: str) -> None:
         question = self.question
         assert question is not None
-        found = _client().kernel(
+        found = _process.client().kernel(
             question.toolchain, question.material, arch=question.arch, env=question.env,
             kernel=question.kernel, mode=mode,
         )  # fmt: skip
@@ -438,7 +415,7 @@ class _Session:
             if kernel is not None:
                 return kernel
             if is_last:
-                _warn("the kernel that was built anew cannot be loaded either", again=True)
+                _process.warn("the kernel that was built anew cannot be loaded either", again=True)
                 self.moved = True
                 return None
             self._drop(why)
@@ -470,11 +447,17 @@ class _Session:
         """Report a kernel that cannot be loaded, drop it, and ask for one that is built anew."""
         assert self.result is not None
         name = self.question.kernel if self.question is not None else ""
-        _warn(f"the stored kernel {name} cannot be loaded, and is built again: {why}", again=True)
         key = self.result.key
-        with contextlib.suppress(WireError):
-            _client().call("invalidate", keys=[key])
+        verdict = reject(_process.client(), self.result, why)
+        text = f"the stored kernel {name} cannot be loaded, and is built again: {why}"
         self.place = ""
+        if verdict.word and not verdict.again:
+            # It would be answered once more.
+            _process.warn(f"{text}; it stays in the store: {verdict.detail}", again=True)
+            self.result = None
+            self.moved = True
+            return
+        _process.warn(text, again=True)
         self._ask("")
         found = self.result if self.result is not None else self.lease
         self.moved = found is not None and bool(found.key) and found.key != key
@@ -558,7 +541,7 @@ def _new_session(cache: Any, context: Any) -> Iterator[_Session]:
         try:
             session.end(error)
         except Exception as trouble:
-            _warn(f"TileLang goes on in its own way: {trouble}")
+            _process.warn(f"TileLang goes on in its own way: {trouble}")
 
 
 def _cached(original: Any) -> Any:
@@ -588,7 +571,7 @@ def _generate_key(original: Any) -> Any:
             return own if question is None else session.ask(question)
         except Exception as error:
             session.key = ""
-            _step_aside(error)
+            _process.step_aside(error)
             return own
 
     return _generate_key
@@ -602,7 +585,7 @@ def _load_kernel(original: Any) -> Any:
         try:
             return session.load(lambda: original(self, key, *args, **kwargs))
         except Exception as error:
-            _step_aside(error)
+            _process.step_aside(error)
             return None
 
     return _load_kernel_from_disk
@@ -616,7 +599,7 @@ def _save_kernel(original: Any) -> Any:
         try:
             return session.save(lambda: original(self, key, *args, **kwargs))
         except Exception as error:
-            _step_aside(error)
+            _process.step_aside(error)
             return None
 
     return _save_kernel_to_disk
@@ -712,7 +695,7 @@ def _question(
         arch,
         env,
         str(get_prim_func_name(func, "")),
-        brought.known and not _ABSOLUTE_INCLUDE.search(source),
+        brought.known and not _ABSOLUTE_INCLUDE.search(source) and not _is_rewritten(),
     )
 
 
@@ -732,6 +715,11 @@ def _has_our_callback(toolchain: str) -> bool:
     names = [name for name, own in _CALLBACKS.items() if own == toolchain]
     pairs = [(_global_function(name), _state.callbacks.get(name)) for name in names]
     return all(now is None or (ours is not None and now.same_as(ours[1])) for now, ours in pairs)
+
+
+def _is_rewritten() -> bool:
+    """True if somebody's own function rewrites the code that is generated: no key can name what it does."""
+    return any(_global_function(name) is not None for name in _POSTPROCESSORS)
 
 
 def _words(flags: Any) -> list[str]:

@@ -17,20 +17,18 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import weakref
 
-from ptocache.client import Client, connect
-from ptocache.errors import PtocacheWarning, WireError
 from ptocache.result import Result
 
 from . import files
+from .process import Process
 from .shelf import shelf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from ptocache.kernel import Lease
@@ -38,7 +36,10 @@ if TYPE_CHECKING:
 _MANIFEST = "__grp__"
 """What Triton puts before the name of a group's list of files."""
 _PREFIXES = ("TRITON_", "MLIR_", "LLVM_", "NVPTX_", "AMDGCN_", "BISHENGIR_")
-_NAMES = ("DISABLE_LLVM_OPT", "DISABLE_PTXAS_OPT", "PTXAS_OPTIONS")
+_NAMES = (
+    "DISABLE_LLVM_OPT", "DISABLE_PTXAS_OPT", "ENABLE_PRINT_UB_BITS", "ENABLE_UNPUBLISHED_FEATURE",
+    "PTXAS_OPTIONS",
+)  # fmt: skip
 # What cannot change a kernel, or counts by the content of what it names.
 _WITHOUT_EFFECT = (
     "TRITON_ALWAYS_COMPILE", "TRITON_CACHE_", "TRITON_CUDACRT_", "TRITON_CUDART_", "TRITON_CUPTI_",
@@ -53,30 +54,18 @@ _UNKNOWN = (
     "TRITON_PLUGIN_PATHS", "TRITON_SWAP_MIR", "USE_IR_LOC",
 )  # fmt: skip
 _OFF = frozenset({"", "0", "false", "off", "no", "n"})
-_NPU_TOOLS = ("bishengir-compile", "bishengir-opt", "hivmc", "bisheng", "ccec", "npuc")
+_NPU_TOOLS = (
+    "bishengir-compile", "bishengir-opt", "hivmc", "bisheng", "ccec", "npuc", "triton-mlir-opt",
+)  # fmt: skip
 
 
-class _State:
-    """What this process has."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.client: Client | None = None
-        self.warned = False
-        self.places: dict[str, str] = {}
-        """Action key → folder with the files of a kernel that was answered."""
-
-
-_state = _State()
+_process = Process("Triton")
+_places: dict[str, str] = {}
+"""Action key → folder with the files of a kernel that was answered."""
 _local = threading.local()
-
-
-def _after_fork() -> None:
-    """A child must not wait for a lock that a thread of its parent held."""
-    _state.lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_KNOB = "manager_class"
+_before: dict[str, Any] = {}
+"""What the program had set the knob to before; empty if it had set nothing."""
 
 
 def install() -> None:
@@ -88,48 +77,21 @@ def install() -> None:
     from triton import knobs
 
     if knobs.cache.manager_class is None:
+        _before.clear()
+        _before.update((name, value) for name, value in vars(knobs.cache).items() if name == _KNOB)
         knobs.cache.manager_class = CacheManager
 
 
 def uninstall() -> None:
-    """Take it back."""
+    """Take it back; a manager that somebody has chosen since is left as it is."""
     from triton import knobs
 
-    if knobs.cache.__dict__.get("manager_class") is CacheManager:
-        del knobs.cache.manager_class
-    with _state.lock:
-        client, _state.client, _state.warned = _state.client, None, False
-        _state.places.clear()
-    if client is not None:
-        client.close()
-
-
-# --- common
-
-
-def _client() -> Client:
-    with _state.lock:
-        if _state.client is None:
-            _state.client = connect()
-        return _state.client
-
-
-def _step_aside(error: Exception) -> None:
-    """Let Triton go on in its own way, after one warning a process, which cannot become an error; raises
-    if the settings require a daemon."""
-    client = _state.client
-    if isinstance(error, WireError) and client is not None and client.settings["client.require"]:
-        raise error
-    if _state.warned:
-        return
-    _state.warned = True
-    import warnings
-
-    text = f"ptocache and Triton: Triton goes on in its own way: {type(error).__name__}: {error}"
-    try:
-        warnings.warn(text, PtocacheWarning, stacklevel=2)
-    except PtocacheWarning as raised:
-        print(raised, file=sys.stderr)
+    own = vars(knobs.cache)
+    if own.get(_KNOB) is CacheManager:
+        del own[_KNOB]
+        own.update(_before)
+    _places.clear()
+    _process.end()
 
 
 # --- the key
@@ -147,40 +109,88 @@ def _material(backends: Iterable[str]) -> tuple[dict[str, bytes | str], bool]:
 
     material: dict[str, bytes | str] = {"triton": triton.__version__}
     known = True
-    for name, value in os.environ.items():
+    variables = _variables()
+    for name, value in variables.items():
         if name in _UNKNOWN:
             known = known and value.strip().lower() in _OFF
         elif name in _NAMES or (
             name.startswith(_PREFIXES) and not name.startswith(_WITHOUT_EFFECT)
         ):
             material[f"variable {name}"] = value
-    for title, path in _programs(os.path.dirname(triton.__file__), backends):
+    programs = _programs(os.path.dirname(triton.__file__), backends, variables)
+    files.learn((path for _, path in programs), _process.digests)
+    for title, path in programs:
         digest = files.digest_of_program(path, "")
         known = known and bool(digest) and not _leads_elsewhere(path)
         material[f"tool {title}"] = digest
     return material, known
 
 
-def _programs(package: str, backends: Iterable[str]) -> list[tuple[str, str]]:
+def _variables() -> dict[str, str]:
+    """The environment as Triton goes by it: a knob that the program has set counts, and not its variable."""
+    found = dict(os.environ)
+    try:
+        from triton import knobs
+    except ImportError:
+        return found
+    for group in vars(knobs).values():
+        descriptors = getattr(group, "knob_descriptors", None)
+        if not isinstance(descriptors, dict):
+            continue
+        for name, knob in descriptors.items():
+            if name not in vars(group):
+                continue
+            value = vars(group)[name]
+            found.pop(knob.key, None)
+            if value is not None:
+                text = str(int(value)) if isinstance(value, bool) else str(_path_of(value))
+                found[knob.key] = text
+    return found
+
+
+def _path_of(value: Any) -> Any:
+    """A tool's path, where that is what a knob holds."""
+    return getattr(value, "path", value)
+
+
+def _programs(
+    package: str, backends: Iterable[str], variables: Mapping[str, str]
+) -> list[tuple[str, str]]:
     """(name, path) of the programs that Triton may run; a variable's program is followed by the one that
     Triton takes in its place if it does not work."""
     found = []
     if "nvidia" in backends:
         for tool in ("ptxas", "ptxas-blackwell"):
             bundled = os.path.join(package, "backends", "nvidia", "bin", tool)
-            chosen = os.environ.get(f"TRITON_{tool.upper().replace('-', '_')}_PATH", "")
+            chosen = variables.get(f"TRITON_{tool.upper().replace('-', '_')}_PATH", "")
             found += [(f"{tool} chosen", chosen), (tool, bundled)]
     if "ascend" in backends:
-        home = os.environ.get("TRITON_NPU_COMPILER_PATH", "")
-        own = os.path.join(package, "backends", "ascend", "triton-adapter-opt")
-        folders = [*os.environ.get("PATH", "").split(os.pathsep), *([home] if home else [])]
-        for tool in _NPU_TOOLS:
-            for place, folder in (("", folders), (" of its variable", [home] if home else [])):
-                paths = [os.path.join(item, tool) for item in folder if item]
-                path = next((item for item in paths if os.access(item, os.X_OK)), "")
-                found.append((tool + place, files.behind_shims(path, os.environ.get("PATH", ""))))
-        found.append(("triton-adapter-opt", own))
+        found += _npu_programs(package, variables)
     return [(name, path) for name, path in found if path and os.path.exists(path)]
+
+
+def _npu_programs(package: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Those of Triton-Ascend (read in its public sources, 2026): what it brings itself, with all that lies
+    beside it; else what is first on ``PATH``; else what ``TRITON_NPU_COMPILER_PATH`` has."""
+    own = os.path.join(package, "backends", "ascend")
+    path = variables.get("PATH", "")
+    home = variables.get("TRITON_NPU_COMPILER_PATH", "")
+    build = variables.get("TRITON_BUILD_DIR", "")
+    found = [
+        ("triton-adapter-opt", os.path.join(own, "triton-adapter-opt")),
+        ("triton-mlir-opt of Triton", os.path.join(package, "_C", "triton-mlir-opt")),
+        ("triton-mlir-opt of a build", os.path.join(build, "bin", "triton-mlir-opt")),
+    ]
+    bundled = os.path.join(own, "bishengir")
+    for folder, _, names in sorted(os.walk(bundled)):
+        paths = [os.path.join(folder, name) for name in sorted(names)]
+        found += [(f"bundled {os.path.relpath(item, bundled)}", item) for item in paths]
+    for tool in _NPU_TOOLS:
+        for place, folders in (("", [*path.split(os.pathsep), home]), (" of its variable", [home])):
+            paths = [os.path.join(item, tool) for item in folders if item]
+            first = next((item for item in paths if os.access(item, os.X_OK)), "")
+            found.append((tool + place, files.behind_shims(first, path)))
+    return found
 
 
 def _leads_elsewhere(path: str) -> bool:
@@ -188,7 +198,7 @@ def _leads_elsewhere(path: str) -> bool:
     with open(path, "rb") as file:
         if file.read(2) != b"#!":
             return False
-    trusted = _client().settings["identity.trust_scripts"]
+    trusted = _process.client().settings["identity.trust_scripts"]
     return not {os.path.abspath(path), os.path.realpath(path)} & set(trusted)
 
 
@@ -217,8 +227,8 @@ class _Group:
         material, known = _material(backends)
         self._name, self.result = name, None
         self._material = {**material, "triton key": self._own_key, "group": name}
-        again = os.environ.get("TRITON_ALWAYS_COMPILE", "").strip().lower() not in _OFF
-        found = _client().kernel(
+        again = _variables().get("TRITON_ALWAYS_COMPILE", "").strip().lower() not in _OFF
+        found = _process.client().kernel(
             "ascendc" if "ascend" in backends else "host",
             self._material,
             kernel=name.removesuffix(".json"),
@@ -336,21 +346,21 @@ class CacheManager:
         return path
 
     def _written(self, result: Result) -> dict[str, str]:
-        place = _state.places.get(result.key, "")
+        place = _places.get(result.key, "")
         paths = {name: os.path.join(place, name) for name in result.outputs}
         if not place or not all(os.path.exists(path) for path in paths.values()):
             place = shelf.place()
             paths = {name: os.path.join(place, name) for name in result.outputs}
             for name, output in result.outputs.items():
                 output.write(paths[name])
-            _state.places[result.key] = place
+            _places[result.key] = place
         self._place = place
         return paths
 
     def _give_up(self, error: Exception) -> None:
         self._is_ours = False
         self._group.end(f"{type(error).__name__}: {error}")
-        _step_aside(error)
+        _process.step_aside(error)
 
     def _own(self) -> Any:
         if self._file_manager is None:
@@ -383,7 +393,7 @@ class RemoteCacheBackend:
                     return {names[0]: listed.encode()}
             except Exception as error:
                 self._group.end(str(error))
-                _step_aside(error)
+                _process.step_aside(error)
         result = self._group.result
         if result is not None and set(names) <= set(result.outputs):
             return {name: bytes(result.outputs[name].buffer) for name in names}
@@ -401,7 +411,7 @@ class RemoteCacheBackend:
             self._group.put({name: self._built[name] for name in names})
         except Exception as error:
             self._group.end(str(error))
-            _step_aside(error)
+            _process.step_aside(error)
 
     def _local(self, names: list[str]) -> dict[str, bytes]:
         from triton.runtime.cache import FileCacheManager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.frameworks.rig import Rig
+from tests.frameworks.triton_rig import TritonRig
 from tests.frameworks.zygote import Zygote
 
 if TYPE_CHECKING:
@@ -52,6 +53,27 @@ def rig(zygote: Zygote, memo: Path) -> Iterator[Rig]:
     """A daemon, a compiler that logs its runs, and processes with TileLang."""
     # Not pytest's own folder: a socket's path is short.
     found = Rig(zygote, memo)
+    try:
+        yield found
+    finally:
+        found.close()
+        shutil.rmtree(found.place, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def triton_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    """A process that has imported Triton and the tests' kernels."""
+    place = tmp_path_factory.mktemp("triton-zygote")
+    path = os.pathsep.join([os.path.dirname(sys.executable), "/usr/bin", "/bin"])
+    found = Zygote(["tests.frameworks.triton_kernels"], {"PATH": path, "HOME": str(place)}, place)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def triton_rig(triton_zygote: Zygote, tmp_path: Path) -> Iterator[TritonRig]:
+    """A daemon, a ptxas that logs its runs, and processes with Triton."""
+    found = TritonRig(triton_zygote, tmp_path)
     try:
         yield found
     finally:

@@ -97,6 +97,17 @@ def test_flags_that_bring_in_what_nobody_lists_are_a_bypass(rig: Rig) -> None:
     assert rig.counts("kernel") == {"bypass asked": 2}
 
 
+def test_kernel_whose_host_code_somebody_rewrites_is_a_bypass(warm: Rig) -> None:
+    code = (
+        "from tilelang.engine import register_c_postproc\n"
+        "register_c_postproc(lambda code, target: code)\n"
+    )
+    for count in (1, 2):
+        warm.build(code + BUILD)
+        assert warm.counts("kernel") == {"miss": 1, "bypass asked": count}
+    assert len(warm.compiles()) == 3
+
+
 def test_header_of_tilelang_itself_is_in_the_key(warm: Rig) -> None:
     code = (
         "import importlib, shutil\n"

@@ -52,6 +52,12 @@ def test_kernel_is_loaded_in_a_fresh_process_without_a_tool(warm: Rig) -> None:
     assert warm.counts("binary") == {"miss": 1}
 
 
+def test_kernel_is_the_same_object_in_the_same_process(warm: Rig) -> None:
+    assert build(warm, "tell(same=compile_npu() is compile_npu())\n") == {"same": True}
+    assert warm.device_runs() == BOTH
+    assert warm.counts("kernel") == {"miss": 1, "memory_hit": 2}
+
+
 def test_command_line_is_that_of_tilelang(rig: Rig) -> None:
     cann = rig.cann
     build(rig, "compile_npu(pass_configs={'tl.device_compile_flags': ['-DONE -DTWO=2']})\ntell()\n",
@@ -149,11 +155,13 @@ def test_device_code_is_made_for_a_build_alone(rig: Rig) -> None:
     assert rig.cann
     rig.daemon.start()
     code = (
-        "from tilelang.ascend.callback import register_ascend_postproc\n"
         "from tilelang.cache import _ascend_dispatch_map\n"
+        "from tilelang.jit.kernel import JITKernel\n"
         "seen = []\n"
-        "def count(code, target):\n    seen.append(target)\n    return code\n"
-        "register_ascend_postproc(count)\n"
+        "make = JITKernel._compile_and_create_adapter\n"
+        "def count(self, *args, **kwargs):\n"
+        "    seen.append(self)\n    return make(self, *args, **kwargs)\n"
+        "JITKernel._compile_and_create_adapter = count\n"
         "first = compile_npu()\n"
         "built = len(seen)\n"
         "_ascend_dispatch_map['tvm_ffi']._memory_cache.clear()\n"
@@ -162,6 +170,20 @@ def test_device_code_is_made_for_a_build_alone(rig: Rig) -> None:
     )
     assert build(rig, code) == {"built": 1, "loaded": 0}
     assert build(rig, code) == {"built": 0, "loaded": 0}
+
+
+def test_kernel_whose_code_somebody_rewrites_is_a_bypass(warm: Rig) -> None:
+    code = (
+        "from tilelang.ascend.callback import register_ascend_postproc\n"
+        "register_ascend_postproc(lambda code, target: code + '// rewritten')\n"
+        "kernel = compile_npu()\n"
+        "tell(rewritten='// rewritten' in kernel.get_kernel_source())\n"
+    )
+    for count in (1, 2):
+        assert build(warm, code)["rewritten"]
+        assert warm.counts("kernel") == {"miss": 1, "bypass asked": count}
+    # The device binary is known by its code, whoever wrote it.
+    assert warm.counts("binary") == {"miss": 2, "memory_hit": 1}
 
 
 # --- where the tools are

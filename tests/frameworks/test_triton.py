@@ -7,87 +7,23 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
-import triton
 
-from tests.frameworks.rig import Rig
-from tests.frameworks.zygote import Child, Zygote
+from tests.frameworks.triton_rig import TOLD, TritonRig
 from tests.harness import wait_for
 from tests.kernel_process import until_waiting
 from tests.system.page import run_page
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
-MANAGER = "ptocache.integrations.triton:CacheManager"
 REMOTE = {
     "TRITON_CACHE_MANAGER": "triton.runtime.cache:RemoteCacheManager",
     "TRITON_REMOTE_CACHE_BACKEND": "ptocache.integrations.triton:RemoteCacheBackend",
 }
-TOLD = "compile_told()\n"
-LOGGING = """\
-#!/bin/sh
-case " $* " in *" -o "*) ;; *) exec "{real}" "$@" ;; esac
-echo "$*" >> "{log}"
-n=0; while [ -e "{hold}" ] && [ $n -lt 3000 ]; do sleep 0.02; n=$((n+1)); done
-exec "{real}" {extra} "$@"
-"""
-
-
-class TritonRig(Rig):
-    """With a ptxas that logs its runs in the place of a C++ compiler."""
-
-    def write_compiler(self, extra: str = "") -> None:
-        self.compiler.parent.mkdir(exist_ok=True)
-        self.compiler.write_text(
-            LOGGING.format(
-                real=PTXAS, log=self.compiler_log, hold=self.compiler_log.parent / "hold",
-                extra=extra,
-            )
-        )  # fmt: skip
-        self.compiler.chmod(0o755)
-
-    def env(self, **more: str) -> dict[str, str]:
-        own = {
-            "CXX": "", "TRITON_PTXAS_PATH": str(self.compiler), "TRITON_CACHE_MANAGER": MANAGER,
-            "TRITON_CACHE_DIR": str(self.place / "triton"),
-        }  # fmt: skip
-        return super().env(**{**own, **more})
-
-    def start(
-        self, code: str, *, installed: bool = True, env: Mapping[str, str] | None = None
-    ) -> Child:
-        text = "from tests.frameworks.triton_kernels import *\n" + code
-        child = self._zygote.start(text, self.env(**(env or {})))
-        self._children.append(child)
-        return child
-
-    def told(self, code: str = TOLD, **env: str) -> Any:
-        told = self.run(code, **env).told()
-        assert told["elf"]
-        return told
-
-
-@pytest.fixture(scope="module")
-def triton_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    place = tmp_path_factory.mktemp("triton-zygote")
-    path = os.pathsep.join([os.path.dirname(sys.executable), "/usr/bin", "/bin"])
-    found = Zygote(["tests.frameworks.triton_kernels"], {"PATH": path, "HOME": str(place)}, place)
-    yield found
-    found.close()
 
 
 @pytest.fixture
-def rig(triton_zygote: Zygote, tmp_path: Path) -> Iterator[TritonRig]:
-    found = TritonRig(triton_zygote, tmp_path)
-    try:
-        yield found
-    finally:
-        found.close()
-        shutil.rmtree(found.place, ignore_errors=True)
+def rig(triton_rig: TritonRig) -> TritonRig:
+    return triton_rig
 
 
 @pytest.fixture

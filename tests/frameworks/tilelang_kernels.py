@@ -69,6 +69,40 @@ def compile_npu(size=256, **more):
     return tilelang.compile(add_ascend(size), target="ascend", **more)
 
 
+timed = []
+"""What the tuner has timed."""
+
+
+def _time(self, jit_kernel, **more):
+    """In the place of a device's clock: the kernel with the larger step is the quicker one."""
+    timed.append(jit_kernel)
+    return (0.5 if is_step(jit_kernel, 2) else 1.0), None
+
+
+@tilelang.autotune(configs=[{"step": 1}, {"step": 2}], warmup=1, rep=1)
+@tilelang.jit(target="c")
+def tuned(size, step=1):
+    """``C = A + step``, tuned."""
+
+    @T.prim_func
+    def main(A: T.Tensor((size,), "float32"), C: T.Tensor((size,), "float32")):
+        with T.Kernel(1):
+            for i in T.serial(size):
+                C[i] = A[i] + T.float32(step)
+
+    return main
+
+
+def is_step(kernel, step, size=64):
+    """True if a kernel of :func:`tuned` adds ``step``."""
+    a, c = torch.rand(size), torch.zeros(size)
+    kernel(a, c)
+    return bool(torch.allclose(c, a + step))
+
+
+tilelang.autotuner.tuner.AutoTuner._benchmark_target = _time
+
+
 def install():
     """ptocache, by hand."""
     import ptocache.integrations.tilelang
