@@ -94,8 +94,8 @@ soak: $(VENV)/dev
 	  PTOCACHE_FUZZ_MUTANTS=240000 PTOCACHE_SEARCH_EXAMPLES=10000 \
 	  PTOCACHE_DEATH_POINTS=all PTOCACHE_FLIPS=3000 \
 	  PTOCACHE_FLOOD_CONNECTIONS=10000 PTOCACHE_FUZZ_FRAMES=20000 PTOCACHE_LARGEST_MIB=300 \
-	  PTOCACHE_START_ROUNDS=50 \
-	  $(BIN)/python -m pytest -n $(JOBS) --timeout 3600 \
+	  PTOCACHE_START_ROUNDS=50 PTOCACHE_KILL_ROUNDS=40 PTOCACHE_RANDOM=1 \
+	  $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --timeout 3600 \
 	  tests/property tests/faults tests/system/test_large_outputs.py
 	$(BIN)/python -m tests.soak.run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,53 @@ from tests.harness import DaemonProcess, Gate, LoggingCompiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+_SURROUNDINGS = (
+    "CC", "CXX", "CFLAGS", "CXXFLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH",
+    "SOURCE_DATE_EPOCH", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "ASCEND_HOME_PATH",
+    "ASCEND_TOOLKIT_HOME", "BISHENG_HOME", "PTOAS_ROOT", "PTO_FLAGS", "COLUMNS", "LINES", "NO_COLOR",
+    "FORCE_COLOR", "CLICOLOR_FORCE", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE",
+    "TTY_INTERACTIVE",
+)  # fmt: skip
+"""What a user, make or a service for tests may have set, and what a compiler or a terminal asks for."""
+
+
+_LONGEST_TMPDIR = 12
+
+
+def _forget_surroundings() -> None:
+    """Also before fixtures of a whole module begin."""
+    for name in _SURROUNDINGS:
+        os.environ.pop(name, None)
+
+
+def _shorten_paths() -> None:
+    """The path of a socket has 107 bytes, and the folder of a test takes ninety of them below TMPDIR."""
+    if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_TMPDIR and os.access("/tmp", os.W_OK):
+        os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
+
+
+def _settle_hypothesis() -> None:
+    """What is drawn is the same in every run, and a slow machine is no failure; ``PTOCACHE_RANDOM=1``
+    (``make soak``) draws anew each time, and a failure then tells how to see it again."""
+    try:
+        from hypothesis import HealthCheck, settings
+    except ImportError:
+        # The environment of tests/frameworks has none.
+        return
+    settings.register_profile(
+        "ptocache", deadline=None, database=None, print_blob=True,
+        derandomize=os.environ.get("PTOCACHE_RANDOM") != "1",
+        suppress_health_check=[HealthCheck.too_slow],
+    )  # fmt: skip
+    settings.load_profile("ptocache")
+
+
+# Before the modules with tests are imported, whose own settings are made from these.
+_settle_hypothesis()
+_forget_surroundings()
+_shorten_paths()
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +72,7 @@ def empty_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _own_places(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """HOME and the XDG folders are empty ones; no PTOCACHE_ variable is set."""
     for name in list(os.environ):
-        if name.startswith(("PTOCACHE_", "XDG_")) or name in ("CC", "CXX", "SOURCE_DATE_EPOCH"):
+        if name.startswith(("PTOCACHE_", "XDG_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(empty_home))
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ptocache import wire
 from ptocache.client import Client, connect
@@ -32,7 +32,10 @@ E = TypeVar("E", bound=PtocacheError)
 BOOT = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; from ptocache.daemon import main; main()"
 )
-DEADLINE_S = 30.0
+DEADLINE_S = float(os.environ.get("PTOCACHE_TEST_DEADLINE_S", "100"))
+"""How long a test waits for what must come: it ends a wait in vain, and never decides whether a test
+passes, however slow the machine is. (The mutants, whose tests do wait in vain, have a shorter one.)"""
+_LONGEST_PLACE = 60
 
 
 def wait_for(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
@@ -44,12 +47,19 @@ def wait_for(condition: Callable[[], object], what: str, deadline_s: float = DEA
         time.sleep(0.005)
 
 
+def short_folder(prefix: str = "ptc-") -> Path:
+    """A private folder of its own whose path leaves room for a socket's name, wherever TMPDIR is."""
+    temporary = tempfile.gettempdir()
+    fits = len(os.fsencode(temporary)) < _LONGEST_PLACE
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=temporary if fits else "/tmp"))
+
+
 class DaemonProcess:
     """A daemon of its own on a store of its own. ``settings`` are PTOCACHE_ variables without prefix."""
 
     def __init__(self, root: Path, **settings: object) -> None:
         self.root = root
-        self.place = Path(tempfile.mkdtemp(prefix="ptc-"))
+        self.place = short_folder()
         self.socket = self.place / "s"
         self.log_path = self.place / "log"
         self.env = {
@@ -72,8 +82,15 @@ class DaemonProcess:
                 )  # fmt: skip
             else:
                 self.process = nursery().start(self.env, log.fileno())
-        wait_for(self._answers, f"the daemon to answer; its log: {self.log()}")
+        self.until_it_answers()
         return self
+
+    def until_it_answers(self) -> None:
+        """Wait for it, after it was started in whatever way."""
+        try:
+            wait_for(self._answers, "the daemon to answer")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; its log: {self.log()}") from None
 
     def _answers(self) -> bool:
         assert self.process is not None
@@ -120,8 +137,9 @@ class DaemonProcess:
     def log(self) -> str:
         """What it logged so far; of a living daemon's, a line counts when it is whole."""
         with contextlib.suppress(OSError):
-            text = self.log_path.read_text(errors="replace")
+            # Asked before: what it says while it ends may be half there.
             ended = self.process is None or self.process.poll() is not None
+            text = self.log_path.read_text(errors="replace")
             return text if ended else text[: text.rfind("\n") + 1]
         return ""
 
@@ -142,6 +160,27 @@ class DaemonProcess:
                 self.process.kill()
                 self.process.wait()
         shutil.rmtree(self.place, ignore_errors=True)
+
+
+class Ended(NamedTuple):
+    """How a daemon ended that was not to serve, and what it said."""
+
+    returncode: int
+    stderr: bytes
+
+
+def start_in_vain(env: Mapping[str, str]) -> Ended:
+    """Start a daemon in this environment, which must end by itself."""
+    with tempfile.TemporaryFile() as said:
+        process = nursery().start(env, said.fileno())
+        try:
+            code = process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said.seek(0)
+            raise AssertionError(f"it serves: {said.read().decode(errors='replace')}") from None
+        said.seek(0)
+        return Ended(code, said.read())
 
 
 class LoggingCompiler:
@@ -190,11 +229,11 @@ class LoggingCompiler:
 
     def runs(self) -> list[str]:
         """One line per compile or link step that was really started."""
-        return _lines(self.log_path)
+        return whole_lines(self.log_path)
 
     def starts(self) -> list[str]:
         """One line per start of the wrapper for whatever purpose, questions to it included."""
-        return _lines(self.starts_path)
+        return whole_lines(self.starts_path)
 
     def compiles(self) -> list[str]:
         """The runs that were no links."""
@@ -202,7 +241,8 @@ class LoggingCompiler:
 
 
 class Gate:
-    """Holds compile steps of a :class:`LoggingCompiler` until it is opened."""
+    """Holds compile steps of a :class:`LoggingCompiler` until it is opened, and no longer than any test
+    lasts."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -211,16 +251,16 @@ class Gate:
 
     @property
     def script(self) -> str:
-        """Shell code for ``before`` or ``after``; only compile steps wait, and only for 60 s."""
+        """Shell code for ``before`` or ``after``; only compile steps wait."""
         return (
             f'case " $* " in *" -c "*" -o "*) echo "$$" >> "{self._arrivals}"; n=0; '
-            f'while [ ! -e "{self._open}" ] && [ $n -lt 3000 ]; do sleep 0.02; n=$((n+1)); done '
+            f'while [ ! -e "{self._open}" ] && [ $n -lt 15000 ]; do sleep 0.02; n=$((n+1)); done '
             ";; esac"
         )
 
     def arrivals(self) -> list[int]:
         """Pids of the steps that came to the gate so far."""
-        return [int(line) for line in _lines(self._arrivals)]
+        return [int(line) for line in whole_lines(self._arrivals)]
 
     def open(self) -> None:
         """Let everybody through, now and later."""
@@ -393,9 +433,14 @@ def daemons_of(root: Path) -> list[int]:
     return found
 
 
-def _lines(path: Path) -> list[str]:
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a file that others write at this moment; none if there is no file yet.
+
+    A reader can meet a line of which only the first pages are there: it does not count before its end.
+    """
     with contextlib.suppress(OSError):
-        return path.read_text().splitlines()
+        text = path.read_text(errors="surrogateescape")
+        return text[: text.rfind("\n") + 1].splitlines()
     return []
 
 

@@ -64,9 +64,8 @@ class Fostered:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
+        """Send a signal, unless it has ended: by its parent, for whom its number is its own so long."""
+        self.returncode = self._nursery.ask({"poll": self._number, "signal": number})["code"]
 
     def terminate(self) -> None:
         """SIGTERM."""
@@ -167,6 +166,9 @@ def _serve(control: socket.socket) -> None:
             break
         request = json.loads(data)
         if "poll" in request:
+            for pid in [pid for pid, number in living.items() if number == request["poll"]]:
+                if "signal" in request:
+                    os.kill(pid, request["signal"])
             control.send(json.dumps({"code": ended.get(request["poll"])}).encode())
             continue
         pid = os.fork()

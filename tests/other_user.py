@@ -18,6 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.harness import DEADLINE_S
+
 ROOT = Path(__file__).resolve().parents[1]
 TREES = (ROOT, ROOT / "toolchains", ROOT / "cli")
 _LEFT_OUT = (
@@ -51,7 +53,7 @@ class Somebody(NamedTuple):
         """Run the interpreter with ``words`` as this user; ``env`` is the whole environment."""
         return subprocess.run(
             [self.python.executable, *words], env={**env, **self.python.env}, cwd="/",
-            user=self.uid, group=self.uid, extra_groups=[], capture_output=True, timeout=60,
+            user=self.uid, group=self.uid, extra_groups=[], capture_output=True, timeout=DEADLINE_S,
             check=False, **options,
         )  # fmt: skip
 
@@ -96,15 +98,19 @@ def _copied(executable: Path) -> Path:
     home = Path(tempfile.gettempdir()) / f"ptocache-python-{os.getpid()}"
     shutil.rmtree(home, ignore_errors=True)
     library = Path(os.__file__).parent
-    shutil.copytree(
-        library, home / "lib" / library.name, symlinks=True,
-        ignore=shutil.ignore_patterns(*_LEFT_OUT),
-    )  # fmt: skip
-    for shared in library.parent.glob("libpython*"):
-        shutil.copy(shared, str(home / "lib" / shared.name))
-    (home / "bin").mkdir()
-    shutil.copy(executable, str(home / "bin" / executable.name))
-    os.chmod(home, 0o755)
+    # Whatever the one who runs the tests is used to, others are to read it.
+    umask = os.umask(0o022)
+    try:
+        shutil.copytree(
+            library, home / "lib" / library.name, symlinks=True,
+            ignore=shutil.ignore_patterns(*_LEFT_OUT),
+        )  # fmt: skip
+        for shared in library.parent.glob("libpython*"):
+            shutil.copy(shared, str(home / "lib" / shared.name))
+        (home / "bin").mkdir()
+        shutil.copy(executable, str(home / "bin" / executable.name))
+    finally:
+        os.umask(umask)
     return home
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ptocache import wire
 from ptocache.digest import Digest
 from ptocache.model import Input, Job
-from tests.harness import BOOT, DEADLINE_S, DaemonProcess, wait_for
+from tests.harness import BOOT, DEADLINE_S, DaemonProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ class PreparedDaemon(DaemonProcess):
                 [sys.executable, "-c", f"{self._code}\n{BOOT}"],
                 env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
             )  # fmt: skip
-        wait_for(self._answers, "the daemon to answer")
+        self.until_it_answers()
         return self
 
 

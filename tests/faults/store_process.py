@@ -23,6 +23,7 @@ from ptocache.store.index import Selection
 from ptocache.store.store import Loaded, Store
 from ptocache.tally import Tally
 from ptocache.wire import INLINE_BYTES
+from tests.harness import DEADLINE_S
 from tests.unit.test_store import action_of, checked, entry_of
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class StoreProcess:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=DEADLINE_S)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import pytest
 
 from ptocache.outcome import Outcome
 from ptocache.store.blobs import checksum
-from tests.harness import BOOT, DaemonProcess, RawPeer, daemons_of, wait_for
+from tests.harness import BOOT, DEADLINE_S, DaemonProcess, RawPeer, daemons_of, wait_for
 from tests.system.cli_runner import ptocache
 
 if TYPE_CHECKING:
@@ -94,9 +94,10 @@ class Canaries:
         (package / "__init__.py").write_bytes(self.python)
 
 
-@pytest.fixture
-def canaries(tmp_path: Path) -> Canaries:
-    return Canaries(tmp_path / "canaries")
+@pytest.fixture(scope="module")
+def canaries(tmp_path_factory: pytest.TempPathFactory) -> Canaries:
+    """One cage for all: whoever makes one of them sing has to hush it again."""
+    return Canaries(tmp_path_factory.mktemp("aviary") / "canaries")
 
 
 def daemon_in(daemon: DaemonProcess, folder: Path) -> None:
@@ -106,7 +107,7 @@ def daemon_in(daemon: DaemonProcess, folder: Path) -> None:
             [sys.executable, "-c", BOOT],
             env=daemon.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder,
         )  # fmt: skip
-    wait_for(daemon._answers, "the daemon to answer")
+    daemon.until_it_answers()
 
 
 def folders_of(root: Path) -> list[Path]:
@@ -160,7 +161,7 @@ def commands(daemon: DaemonProcess, folder: Path, code: Path, *lines: str) -> di
     """Run commands and a compile in a process whose working directory is ``folder``; how each ended."""
     done = subprocess.run(
         [sys.executable, code], env=daemon.env, cwd=folder, input="\n".join(lines),
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=DEADLINE_S, check=True,
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     assert "internal error" not in done.stderr
@@ -213,21 +214,19 @@ def forge(root: Path, sha256: str, planted: bytes) -> None:
 
 
 @pytest.mark.kind("pickled_code")
-@pytest.mark.parametrize(
-    ("form", "forged"),
-    [("pickle", False), ("pickle", True), ("library", False), ("python", False), ("pth", False)],
-)
+@pytest.mark.parametrize("forged", [False, True])
 def test_pickled_code_as_payload_and_document_is_damage_that_heals(
-    form: str, forged: bool, make_daemon: MakeDaemon, canaries: Canaries
+    forged: bool, make_daemon: MakeDaemon, canaries: Canaries
 ) -> None:
     """``forged``: the index has the checksums of what was planted, and a pickle of its own."""
     daemon = make_daemon().start()
     fill(daemon)
     daemon.stop()
-    data = canaries.form(form)
     blobs = [path for path in (daemon.root / "blobs").rglob("*") if path.is_file()]
     assert len(blobs) == 4, "two outputs and two documents"
-    for blob in blobs:
+    forms = ["pickle"] * 4 if forged else ["pickle", "library", "python", "pth"]
+    for blob, form in zip(blobs, forms, strict=True):
+        data = canaries.form(form)
         blob.chmod(0o700)
         # As long as what stood there, so that it is not known by its size. A pickle ends where it ends.
         planted = data.ljust(blob.stat().st_size, b"\n")
@@ -276,7 +275,7 @@ def test_canary_as_version_of_the_store_is_refused(
         (daemon.root / "VERSION").write_bytes(data)
         done = subprocess.run(
             [sys.executable, "-c", BOOT], env=daemon.env, cwd=daemon.root,
-            capture_output=True, timeout=60, check=False,
+            capture_output=True, timeout=DEADLINE_S, check=False,
         )  # fmt: skip
         assert done.returncode == 4
         assert b"this ptocache knows" in done.stderr
@@ -336,6 +335,7 @@ def test_daemon_that_a_client_starts_from_within_the_store_loads_nothing_of_it(
     code.write_text(COMMANDS)
     try:
         assert commands(daemon, daemon.root, code, "status") == {"status": 3}
+        wait_for(lambda: len(daemons_of(daemon.root)) == 1, "one daemon to serve")
         (pid,) = daemons_of(daemon.root)
         assert os.readlink(f"/proc/{pid}/cwd") == "/"
     finally:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,7 @@ import pytest
 
 from ptocache import entry as entry_document
 from ptocache.outcome import Outcome
-from tests.harness import BOOT, DaemonProcess, compile_directly
+from tests.harness import DaemonProcess, compile_directly, start_in_vain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -303,9 +301,7 @@ def test_index_of_a_newer_schema_is_refused_and_left_as_it_is(daemon: DaemonProc
     with sqlite3.connect(daemon.root / "index.sqlite") as connection:
         connection.execute("UPDATE meta SET value = 999 WHERE key = 'schema'")
     connection.close()
-    done = subprocess.run(
-        [sys.executable, "-c", BOOT], env=daemon.env, capture_output=True, timeout=60, check=False
-    )
+    done = start_in_vain(daemon.env)
     assert done.returncode == EXIT_UNUSABLE
     assert b"schema 999" in done.stderr
     assert not daemon.socket.exists()
@@ -317,9 +313,7 @@ def test_index_of_a_newer_schema_is_refused_and_left_as_it_is(daemon: DaemonProc
 def test_store_of_a_newer_version_is_refused(daemon: DaemonProcess) -> None:
     daemon.stop()
     (daemon.root / "VERSION").write_text("2\n")
-    done = subprocess.run(
-        [sys.executable, "-c", BOOT], env=daemon.env, capture_output=True, timeout=60, check=False
-    )
+    done = start_in_vain(daemon.env)
     assert done.returncode == EXIT_UNUSABLE
     assert b"version '2'" in done.stderr
 

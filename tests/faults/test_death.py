@@ -25,6 +25,7 @@ from ptocache.store.index import Selection
 from ptocache.store.verify import verify
 from tests.faults.store_process import StoreProcess, find, open_store, publish
 from tests.harness import (
+    DEADLINE_S,
     ClientProcess,
     DaemonProcess,
     Gate,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 ENV = {"PATH": os.environ.get("PATH", "")}
 KEPT = ("a", "b")
 KILLED = -signal.SIGKILL
-NOTICED_S = 2.0
 ALL_POINTS = os.environ.get("PTOCACHE_DEATH_POINTS") == "all"
 
 
@@ -203,32 +203,32 @@ def test_a_daemon_killed_at_a_call_of_a_compile_is_followed_by_one_that_is_right
     daemon = layer.on(make_daemon(fsync=1)).start()
     last = calls_of_a_compile(daemon, layer)
     assert last > 40
-    points = range(1, last + 1) if ALL_POINTS else range(3, last + 1, last // 7)
-    answered, counted = 1, 1
+    points = range(1, last + 1) if ALL_POINTS else range(3, last + 1, last // 4)
+    asked, counted = 1, 1
     for number in points:
         layer.kill(number)
         fresh = number
         # A compile may make fewer calls than its fellow: then the next one is interrupted.
         while not layer.fired:
+            asked += 1
             with contextlib.suppress(WireError):
                 ask(daemon, fresh)
-                answered += 1
             fresh += 1000
         assert daemon.process is not None
-        assert daemon.process.wait(30) == KILLED
+        assert daemon.process.wait(DEADLINE_S) == KILLED
         layer.off()
         daemon.start()
         assert os.listdir(daemon.root / "tmp") == []
         found = ask(daemon, number)
-        answered += 1
         wanted = compile_directly(source(number), "k.c", [], tmp_path / "direct")
         assert found.outputs["object"].buffer == wanted
         assert ask(daemon, 0).outcome is Outcome.DISK_HIT, "what was stored before is still there"
-        answered += 1
+        asked += 2
         stats = daemon.stats()
         assert stats["corrupt"] == 0
-        # What a killed daemon counted in its last second is lost; nothing is counted twice.
-        assert counted <= stats["requests"] <= answered
+        # What a killed daemon counted in its last second is lost; nothing is counted twice. (It may
+        # have been killed between the count and the answer.)
+        assert counted <= stats["requests"] <= asked
         counted = stats["requests"]
     daemon.stop()
     with reopened(daemon.root) as store:
@@ -306,7 +306,7 @@ def test_client_notices_a_dead_daemon_though_a_grandchild_of_a_tool_lives_on(
     gate = Gate(tmp_path / "gate")
     child = tmp_path / "child"
     # Of another session and without the environment by which the guard would find it.
-    leave = f"env -i setsid sh -c 'echo $$ > {child}; exec sleep 60' &"
+    leave = f"env -i setsid sh -c 'echo $$ > {child}; exec sleep 600' &"
     compiler = LoggingCompiler(
         tmp_path / "logging", before=f'case " $* " in *" -c "*) {leave} ;; esac\n{gate.script}'
     )
@@ -327,9 +327,10 @@ def test_client_notices_a_dead_daemon_though_a_grandchild_of_a_tool_lives_on(
     grandchild = int(child.read_text())
     try:
         daemon.kill()
-        waiting.join(NOTICED_S)
-        assert not waiting.is_alive(), "the client still waits"
+        waiting.join(DEADLINE_S)
         assert len(said) == 1
+        # And not by asking whether it lives, which takes its time.
+        assert "does not answer" not in str(said[0])
         assert alive(grandchild)
         wait_for(lambda: not alive(gate.arrivals()[0]), "the tool to end with its daemon")
     finally:

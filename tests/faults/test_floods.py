@@ -32,7 +32,7 @@ from tests.faults.peers import (
     own_faults,
     request_of,
 )
-from tests.harness import DaemonProcess, Gate, LoggingCompiler, RawPeer, wait_for
+from tests.harness import DEADLINE_S, DaemonProcess, Gate, LoggingCompiler, RawPeer, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,7 +122,7 @@ def test_flood_of_batches_is_bounded_and_each_part_is_answered(served: DaemonPro
         others_are_served(served)
         assert peak.growth < 48 * MIB
         heard = [peer.hear()["id"] for _ in range(3000)]
-        thread.join(30)
+        thread.join(DEADLINE_S)
     assert sorted(heard) == sorted([*range(1000)] * 3)
 
 
@@ -252,17 +252,38 @@ def test_reader_that_takes_no_descriptors_leaves_others_theirs(tmp_path: Path) -
 # --- who stands still
 
 IMPATIENT = """
-import ptocache.server as server
+import os, ptocache.server as server
 server.GREETING_S, server.STALL_S, server.UNREAD_S = 0.2, 0.4, 0.6
+limit = server._Connection.patience_s.fget
+server._Connection.patience_s = property(
+    lambda self: limit(self) if os.path.exists({sign!r}) else 3600.0
+)
 """
 
 
+class Impatient(PreparedDaemon):
+    """A daemon that waits for fractions of a second, not for minutes, but only where the test does not
+    have to be as fast."""
+
+    def __init__(self, place: Path) -> None:
+        self._sign = place / "impatient"
+        super().__init__(place / "store", IMPATIENT.format(sign=str(self._sign)))
+
+    @contextlib.contextmanager
+    def impatience(self) -> Iterator[None]:
+        self._sign.touch()
+        try:
+            yield
+        finally:
+            self._sign.unlink()
+
+
 @pytest.fixture
-def impatient(tmp_path: Path) -> Iterator[DaemonProcess]:
-    """A daemon that waits for fractions of a second, not for minutes."""
-    daemon = PreparedDaemon(tmp_path / "store", IMPATIENT)
+def impatient(tmp_path: Path) -> Iterator[Impatient]:
+    daemon = Impatient(tmp_path)
     daemon.env["HOME"] = str(daemon.place)
-    yield daemon.start()
+    daemon.start()
+    yield daemon
     daemon.clean_up()
 
 
@@ -270,26 +291,28 @@ def half_a_frame(peer: RawPeer) -> None:
     peer.send(wire.pack({"type": "ping", "id": 1})[:-1])
 
 
-def test_peer_that_stands_still_is_dropped(impatient: DaemonProcess) -> None:
+def test_peer_that_stands_still_is_dropped(impatient: Impatient) -> None:
     with impatient.client() as idle:
         found = idle.compile("host", {"k.c": SMALL}, env=ENV, outputs=["object"])
         assert found.outcome is Outcome.MISS
-        with RawPeer(impatient.socket, greet=False) as silent:
+        with RawPeer(impatient.socket, greet=False) as silent, impatient.impatience():
             assert silent.is_dropped()
         with RawPeer(impatient.socket) as half:
             half_a_frame(half)
-            assert half.is_dropped()
+            with impatient.impatience():
+                assert half.is_dropped()
+                # One that owes nothing may stand still for ever.
+                assert idle.call("ping") == {}
         with RawPeer(impatient.socket) as greedy:
             greedy.say(*(wire.compile_message(n, request_of(SMALL)) for n in range(20)))
-            wait_for(lambda: connections(impatient) == 1, "it to be dropped")
-        # One that owes nothing may stand still for ever.
-        assert idle.call("ping") == {}
+            with impatient.impatience():
+                wait_for(lambda: idle.call("status")["connections"] == 1, "it to be dropped")
     assert impatient.log().count("did not move") == 3
     assert own_faults(impatient) == []
 
 
 def test_peer_that_is_not_read_from_is_not_taken_for_one_that_stands_still(
-    impatient: DaemonProcess,
+    impatient: Impatient,
 ) -> None:
     job = Job("host", "", (), tuple(sorted(ENV.items())), (), ())
     request = wire.KernelRequest(job, (("held", "for long"),))
@@ -304,7 +327,8 @@ def test_peer_that_is_not_read_from_is_not_taken_for_one_that_stands_still(
         for _ in range(3):
             with RawPeer(impatient.socket) as half:
                 half_a_frame(half)
-                assert half.is_dropped()
+                with impatient.impatience():
+                    assert half.is_dropped()
         holder.say(
             *wire.put_messages(lease, "k", 0o644, b"built"), wire.finish_message(2, lease, 1)
         )
@@ -349,7 +373,7 @@ def test_answers_to_slow_requests_of_one_peer_are_bounded(
             assert client.call("ping") == {}
             assert peak.growth < 64 * MIB, "100 MiB of answers are due, and 200 later"
         heard = {greedy.hear()["id"] for _ in range(count)}
-        sender.join(30)
+        sender.join(DEADLINE_S)
     assert heard == set(range(count))
     assert len(logging_compiler.compiles()) == 1
     assert own_faults(held) == []
@@ -378,7 +402,7 @@ def test_inputs_that_nobody_asked_for_are_read_up_to_a_limit(
         # What is kept, the frame that is being read, and what a freed one leaves behind.
         assert peak.growth < 256 * MIB
         greedy.socket.shutdown(socket.SHUT_RDWR)
-        sender.join(30)
+        sender.join(DEADLINE_S)
     wait_for(lambda: waiting(held) == 0, "what was under way to be given up")
 
 
@@ -435,7 +459,11 @@ def test_input_larger_than_all_that_may_be_asked_for_is_asked_for_alone(
 
 # --- floods of connections
 
-FEW_DESCRIPTORS = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0}))"
+FEW_DESCRIPTORS = """
+import resource, ptocache.server as server
+resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0}))
+server._SAY_AGAIN_S = 1e6
+"""
 
 
 @pytest.fixture
@@ -460,7 +488,7 @@ def test_more_connections_than_descriptors_leave_some_for_the_work(small: Daemon
             peers.append(stack.enter_context(peer))
             # Blocking: with a time limit, connect(2) would not wait for room in the queue.
             peer.connect(str(small.socket))
-            peer.settimeout(30)
+            peer.settimeout(DEADLINE_S)
         # In the order of arrival: once the last is refused, so are all that will be.
         assert peers[-1].recv(1) == b""
         status = client.call("status")

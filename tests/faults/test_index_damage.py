@@ -6,8 +6,6 @@ import os
 import random
 import shutil
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +17,7 @@ from ptocache.outcome import Outcome, Reason
 from ptocache.store import index as index_module
 from ptocache.store.index import SCHEMA
 from tests.faults.store_process import bytes_of, find, open_store, outputs_of, publish
-from tests.harness import BOOT, DaemonProcess, compile_directly, wait_for
+from tests.harness import DaemonProcess, compile_directly, start_in_vain, wait_for
 from tests.unit.test_store import action_of
 
 if TYPE_CHECKING:
@@ -219,9 +217,7 @@ def ask(daemon: DaemonProcess, number: int) -> Any:
 
 
 def refusal(daemon: DaemonProcess) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", BOOT], env=daemon.env, capture_output=True, timeout=60, check=False
-    )
+    done = start_in_vain(daemon.env)
     assert done.returncode == EXIT_UNUSABLE
     said = done.stderr.decode()
     assert "Traceback" not in said

@@ -190,7 +190,7 @@ def test_threads_of_one_client_take_turns(daemon: DaemonProcess) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(DEADLINE_S)
     assert built == [1]
     assert [bytes(item.outputs["k"].buffer) for item in results] == [b"once"] * 8
     assert sorted(item.outcome.label for item in results) == ["joined"] * 7 + ["miss"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from ptocache import wire
 from ptocache.outcome import Outcome
 from tests.faults.peers import ENV, MIB, connections, own_faults, request_of, resident
-from tests.harness import DaemonProcess, RawPeer, wait_for
+from tests.harness import DEADLINE_S, DaemonProcess, RawPeer, short_folder, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -274,6 +275,15 @@ except PermissionError:
     print("out of reach")
 """
 
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where a socket may be, in a folder of its own."""
+    folder = short_folder()
+    yield folder / "s"
+    shutil.rmtree(folder)
+
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user to be had")
 
 
@@ -281,7 +291,7 @@ def as_somebody_else(daemon: DaemonProcess) -> str:
     hello = wire.pack(wire.hello("1", 1)).hex()
     done = subprocess.run(
         [sys.executable, "-c", AS_SOMEBODY_ELSE, str(daemon.socket), hello],
-        capture_output=True, text=True, check=True, timeout=60, cwd="/",
+        capture_output=True, text=True, check=True, timeout=DEADLINE_S, cwd="/",
     )  # fmt: skip
     return done.stdout.strip()
 
@@ -316,9 +326,7 @@ def test_daemon_at_a_place_open_to_others_is_not_talked_to(served: DaemonProcess
 
 
 @needs_root
-def test_daemon_of_another_user_is_not_talked_to(served: DaemonProcess, tmp_path: Path) -> None:
-    place = tmp_path / "s"
-    os.chmod(tmp_path, 0o700)
+def test_daemon_of_another_user_is_not_talked_to(served: DaemonProcess, place: Path) -> None:
     code = (
         "import os, socket, sys\n"
         "s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM); s.bind(sys.argv[1])\n"
@@ -335,8 +343,9 @@ def test_daemon_of_another_user_is_not_talked_to(served: DaemonProcess, tmp_path
         env = {**served.env, "PTOCACHE_SOCKET": str(place), "PTOCACHE_REQUIRE": "1"}
         code = "from ptocache.client import connect; connect().call('ping')"
         done = subprocess.run(
-            [sys.executable, "-c", code], env=env, capture_output=True, timeout=60, check=False
-        )
+            [sys.executable, "-c", code], env=env, capture_output=True, timeout=DEADLINE_S,
+            check=False,
+        )  # fmt: skip
         assert b"PeerRefusedError" in done.stderr
         assert b"user 65534" in done.stderr
     finally:
@@ -344,9 +353,7 @@ def test_daemon_of_another_user_is_not_talked_to(served: DaemonProcess, tmp_path
         impostor.communicate()
 
 
-def test_something_else_behind_the_socket_is_found_out(tmp_path: Path) -> None:
-    os.chmod(tmp_path, 0o700)
-    place = tmp_path / "s"
+def test_something_else_behind_the_socket_is_found_out(place: Path, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(place))
         listener.listen()
@@ -356,6 +363,6 @@ def test_something_else_behind_the_socket_is_found_out(tmp_path: Path) -> None:
         peer, _ = listener.accept()
         with peer:
             peer.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
-            _, err = asking.communicate(timeout=60)
+            _, err = asking.communicate(timeout=DEADLINE_S)
     assert asking.returncode != 0
     assert b"FrameError" in err

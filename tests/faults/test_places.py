@@ -29,6 +29,7 @@ from ptocache.store.index import Index
 from tests import other_user
 from tests.harness import (
     BOOT,
+    DEADLINE_S,
     ClientProcess,
     DaemonProcess,
     LoggingCompiler,
@@ -36,6 +37,7 @@ from tests.harness import (
     compile_directly,
     daemons_of,
     raised,
+    start_in_vain,
     wait_for,
 )
 from tests.other_user import Somebody, is_root, somebody
@@ -97,11 +99,8 @@ def three(env: dict[str, str], who: Somebody | None = None, **options: Any) -> A
     try:
         if who is not None:
             return understood(who.run("-c", THREE, env=env, **options))
-        return understood(
-            subprocess.run(
-                words, env=env, cwd="/", capture_output=True, timeout=60, check=False, **options
-            )
-        )
+        options.update(env=env, cwd="/", capture_output=True, timeout=DEADLINE_S, check=False)
+        return understood(subprocess.run(words, **options))
     finally:
         end_daemons(mark)
 
@@ -147,6 +146,8 @@ def nobody() -> Iterator[Somebody | None]:
         yield None
         return
     found = somebody()
+    # A run that was killed may have left those of a process of our own number.
+    remove_defaults(found)
     yield found
     remove_defaults(found)
 
@@ -283,7 +284,7 @@ def test_unwritable_cache_directory_of_a_user_without_home_on_a_read_only_system
     def run(*more: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             [*words, nobody.python.executable, *more], env=env, cwd="/", capture_output=True,
-            timeout=60, check=False,
+            timeout=DEADLINE_S, check=False,
         )  # fmt: skip
 
     found = understood(run("-c", THREE))
@@ -433,9 +434,7 @@ def test_squatted_socket_folder_is_refused_and_left_as_it_was(
     before = tree_of(place)
     daemon = make_daemon()
     env = {**daemon.env, "PTOCACHE_SOCKET": str(folder / "s"), "PTOCACHE_AUTOSTART": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", BOOT], env=env, capture_output=True, timeout=60, check=False
-    )
+    done = start_in_vain(env)
     assert done.returncode == 4
     said = done.stderr.decode()
     assert f"the socket's directory {folder} {wrong}" in said
@@ -511,11 +510,11 @@ def test_two_users_on_default_settings_have_nothing_in_common(place: Path) -> No
             assert one.stdin is not None
             one.stdin.write(ask + b"\ngo\n")
             one.stdin.flush()
-        answers = [one.communicate(timeout=60)[0] for one in running]
+        answers = [one.communicate(timeout=DEADLINE_S)[0] for one in running]
         found = [json.loads(text.splitlines()[-1]) for text in answers]
         assert [(one["outcome"], one["warnings"]) for one in found] == [("miss", [])] * 2
         assert found[0]["outputs"] == found[1]["outputs"]
-        assert len(marked(mark)) == 2
+        wait_for(lambda: len(marked(mark)) == 2, "a daemon for each")
         for who, other, home in zip(users, reversed(users), homes, strict=True):
             secret = Path(home, ".cache", "ptocache")
             runtime = Path(f"/tmp/ptocache-{who.uid}")
@@ -527,7 +526,7 @@ def test_two_users_on_default_settings_have_nothing_in_common(place: Path) -> No
             assert any("/blobs/" in path for path in things)
             seen = subprocess.run(
                 [sys.executable, "-c", PRY, str(other.uid), *things],
-                capture_output=True, text=True, timeout=60, check=True,
+                capture_output=True, text=True, timeout=DEADLINE_S, check=True,
             )  # fmt: skip
             assert seen.stdout == ""
             # Not the folders alone protect: their content does so as well.
@@ -591,7 +590,7 @@ def useless(tmp_path: Path) -> Iterator[Path]:
         where.chmod(0o500)
     yield where
     if mounted:
-        subprocess.run(["umount", str(where)], check=True)
+        subprocess.run(["umount", "-l", str(where)], check=True)
 
 
 @pytest.mark.parametrize("how", ["useless", "missing"])
@@ -691,9 +690,7 @@ def test_store_at_the_longest_path_works_and_at_a_longer_one_is_refused_with_the
     assert daemon.stop() == 0
     beyond = deep(tmp_path / "beyond", longest + 1)
     refused = make_daemon(beyond)
-    done = subprocess.run(
-        [sys.executable, "-c", BOOT], env=refused.env, capture_output=True, timeout=60, check=False
-    )
+    done = start_in_vain(refused.env)
     assert done.returncode == 4
     said = done.stderr.decode()
     assert f"505 bytes, the limit is {paths.INDEX_PATH_LIMIT}" in said
@@ -727,7 +724,7 @@ def start_without_wal(daemon: DaemonProcess) -> None:
             [sys.executable, "-c", NO_WAL + BOOT],
             env=daemon.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
         )  # fmt: skip
-    wait_for(daemon._answers, "the daemon to answer")
+    daemon.until_it_answers()
 
 
 def test_store_where_write_ahead_logging_cannot_work_is_right_and_says_so_once(
@@ -828,7 +825,7 @@ def test_daemon_keeps_nothing_of_the_surroundings_in_which_it_was_started(
         daemon.process = subprocess.Popen(
             [sys.executable, "-c", BOOT], env=daemon.env, stderr=log, cwd=tmp_path / "daemons"
         )
-    wait_for(daemon._answers, "the daemon to answer")
+    daemon.until_it_answers()
     monkeypatch.chdir(tmp_path / "clients")
     with daemon.client() as client:
         found = client.compile(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 ROOTS = (".", "toolchains", "cli")
 _LIMIT_S = 600
+_DEADLINE_S = 30
+"""On a mutant many a wait is in vain."""
 _TESTS_FAILED = 1
 """What pytest exits with when tests failed; anything else is no verdict."""
 
@@ -66,8 +69,9 @@ def verdict(checkout: Path, test: str) -> tuple[int, str]:
     ]  # fmt: skip
     try:
         done = subprocess.run(
-            command, cwd=checkout, capture_output=True, text=True, timeout=_LIMIT_S
-        )
+            command, cwd=checkout, capture_output=True, text=True, timeout=_LIMIT_S,
+            env={**os.environ, "PTOCACHE_TEST_DEADLINE_S": str(_DEADLINE_S)},
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return _TESTS_FAILED, f"no end within {_LIMIT_S} s"
     return done.returncode, done.stdout + done.stderr

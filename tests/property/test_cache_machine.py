@@ -83,7 +83,7 @@ class _Daemon(DaemonProcess):
                 [sys.executable, "-c", _BOOT.format(settle=SETTLE_NS)],
                 env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
             )  # fmt: skip
-        wait_for(self._answers, f"the daemon to answer; its log: {self.log()}")
+        self.until_it_answers()
         return self
 
 

@@ -21,6 +21,7 @@ from ptocache import elf
 from ptocache.errors import ElfError
 from tests import elf_builder as b
 from tests.elf_builder import Sec, Seg, Sym
+from tests.harness import DEADLINE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +95,7 @@ def real() -> list[Base]:
             source.write_text("int data[9] = {1}; int kernel(int x) { return x + data[1]; }\n")
             for name, flags in (("tiny.o", ["-c", "-g"]), ("tiny.so", ["-shared", "-fPIC"])):
                 output = Path(folder, name)
-                subprocess.run(["cc", *flags, source, "-o", output], check=True, timeout=60)
+                subprocess.run(["cc", *flags, source, "-o", output], check=True, timeout=DEADLINE_S)
                 found.append(Base(name, output.read_bytes()))
     return [base for base in found if elf.is_elf(base.data)]
 

@@ -24,6 +24,7 @@ Knobs are files ``<tool>.<knob>``, or ``all.<knob>``, in ``cann.knobs``; they ar
 that compiles, links or extracts (not by ``--version`` and ``-E -v`` probes):
 
     sleep-ms N              before the work
+    hold                    waits until the knob is taken back (or 5 minutes)
     hang                    sleeps 5 minutes (so that nothing is left for ever)
     child [setsid]          leaves a child that sleeps 5 minutes and holds stdout open; its run is
                             logged as ``<tool>:child`` (see :meth:`SimCann.children`)

@@ -65,6 +65,7 @@ static volatile char baked_identity[BAKED_BYTES] = "\001simcann-ident-\001" SIM_
 #endif
 
 #define FOREVER_S 300 /* "for ever" ends by itself, lest a failed test leave processes behind */
+#define HOLD_STEP_MS 5
 #define KERNEL_BYTES 64
 #define HOST_CODE_BYTES 8
 #define MAX_DEPTH 64
@@ -344,15 +345,26 @@ static void sleep_ms(long ms) {
 }
 
 static void leave_child(const char *how, char **argv) {
+    int logged[2];
+    char end;
     fflush(NULL);
+    if (pipe(logged))
+        die(71, "simcann: cannot make a pipe: %s", strerror(errno));
     pid_t pid = fork();
     if (pid < 0)
         die(71, "simcann: cannot fork: %s", strerror(errno));
-    if (pid)
+    close(logged[pid ? 1 : 0]);
+    if (pid) {
+        /* Goes on when the child has logged itself, lest it is ended with its parent before. */
+        while (read(logged[0], &end, 1) < 0 && errno == EINTR)
+            continue;
+        close(logged[0]);
         return;
+    }
     if (!strcmp(how, "setsid"))
         setsid();
     log_run(joined("%s:child", tool), argv);
+    close(logged[1]);
     sleep_ms(FOREVER_S * 1000L);
     _exit(0);
 }
@@ -368,6 +380,8 @@ static void obey_knobs(char **argv) {
     if (child)
         leave_child(child, argv);
     sleep_ms(knob_number("sleep-ms", 0));
+    for (long ms = 0; knob("hold") && ms < FOREVER_S * 1000L; ms += HOLD_STEP_MS)
+        sleep_ms(HOLD_STEP_MS);
     if (knob("hang"))
         sleep_ms(FOREVER_S * 1000L);
     print_much(knob_number("stderr-bytes", 0));

@@ -127,7 +127,8 @@ def _template() -> bytes:
     if not compiled.exists():
         # Renamed into place: workers that start together may compile twice, never read a half.
         draft = compiled.with_name(f"simcann.{os.getpid()}")
-        command = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", str(SOURCE), "-o", str(draft)]
+        # Without -Werror: which warnings there are depends on the compiler.
+        command = ["cc", "-O1", "-Wall", "-Wextra", str(SOURCE), "-o", str(draft)]
         # A test may have set a PATH without a compiler.
         path = os.pathsep.join([os.environ.get("PATH", ""), os.defpath])
         subprocess.run(command, check=True, env={"PATH": path})

@@ -22,7 +22,7 @@ TOOLS = ("bisheng", "ld.lld", "ccec", "llvm-objcopy")
 LIBRARIES = ("runtime", "ascendcl", "tiling_api", "platform", "c_sec")
 """Of ``lib64``, as ``lib<name>.so``: those that frameworks link against."""
 KNOBS = frozenset({
-    "sleep-ms", "hang", "child", "exit", "nothing", "stderr-bytes", "nonce", "output-bytes",
+    "sleep-ms", "hold", "hang", "child", "exit", "nothing", "stderr-bytes", "nonce", "output-bytes",
     "fail-if-contains", "env-names", "damage", "version-to-stderr", "version-exit",
     "version-sleep-ms",
 })  # fmt: skip

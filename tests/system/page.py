@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.harness import DEADLINE_S
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -31,7 +33,7 @@ def run_page(page: str, work: Path, env: Mapping[str, str]) -> None:
         if command:
             done = subprocess.run(
                 [*command, text], cwd=work, env={**env, "PATH": path}, capture_output=True,
-                text=True, timeout=60, check=False,
+                text=True, timeout=DEADLINE_S, check=False,
             )  # fmt: skip
             assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
             ran += 1

@@ -682,7 +682,7 @@ for _ in range(int(sys.argv[1])):
         os._exit(0)
     os.wait()
 """
-MANY = 20_000
+MANY = 4_000
 SMALL_PRINCIPALS = 8
 """Files too small to be kept by their stamps."""
 

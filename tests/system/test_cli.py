@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.harness import DaemonProcess
 
 COMMANDS = (
-    "compile", "run", "wrap", "shims", "serve", "status", "stop", "stats", "gc", "invalidate", "show", "verify", "explain", "inspect", "doctor",
+    "compile", "run", "record", "warm", "wrap", "shims", "serve", "status", "stop", "stats", "gc", "invalidate", "show", "verify", "explain", "inspect", "doctor",
     "demo",
 )  # fmt: skip
 CLI_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
@@ -92,6 +92,9 @@ def test_the_reference_page_names_every_command_and_exit_code() -> None:
         ("serve", "--log-level", "loud"),
         ("compile",),
         ("compile", "--", "-O3"),
+        ("record",),
+        ("record", "true"),
+        ("warm",),
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -186,13 +189,16 @@ def test_socket_names_the_daemon(daemon: DaemonProcess) -> None:
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
-    process = start("stats", "--prometheus")
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.close()
-    error = process.stderr.read()
-    process.stderr.close()
-    assert (process.wait(), error) == (141, b"")
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [EXECUTABLE, "stats", "--prometheus"], stdin=subprocess.DEVNULL, stdout=writer,
+            stderr=subprocess.PIPE, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

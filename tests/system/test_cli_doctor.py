@@ -11,7 +11,7 @@ import pytest
 
 from ptocache import __version__
 from ptocache.errors import BadRequestError, FrameError
-from tests.harness import DaemonProcess, LoggingCompiler, daemons_of
+from tests.harness import DaemonProcess, LoggingCompiler, alive, daemons_of, wait_for
 from tests.simcann.tree import SimCann
 from tests.system.cli_runner import ptocache
 
@@ -97,7 +97,9 @@ def test_a_daemon_is_started_if_none_serves_the_store(tmp_path: Path) -> None:
     try:
         found, lines = examined(env, 0)
         assert lines["daemon/daemon"]["verdict"] == "ok"
-        assert daemons_of(tmp_path / "store") == [found["daemon"]["pid"]]
+        # A tool that it starts at this moment is still called like it.
+        served = found["daemon"]["pid"]
+        wait_for(lambda: daemons_of(tmp_path / "store") == [served], "it to be the only daemon")
     finally:
         assert ptocache("stop", env=env).code == 0
 
@@ -161,6 +163,7 @@ def test_a_guard_that_has_gone_is_a_problem(daemon: DaemonProcess) -> None:
         guard = client.call("status")["guard"]
     assert guard["alive"]
     os.kill(guard["pid"], signal.SIGKILL)
+    wait_for(lambda: not alive(guard["pid"]), "the guard to end")
     _, lines = examined(daemon.env, 1)
     assert lines["daemon/guard"]["verdict"] == "problem"
 

@@ -11,6 +11,7 @@ import pytest
 from ptocache import elf
 from tests import elf_builder as b
 from tests import real_images
+from tests.harness import DEADLINE_S
 from tests.system.cli_runner import ptocache
 
 DEVICE = b.device_image("saxpy")
@@ -98,7 +99,7 @@ def test_what_this_machine_s_compiler_makes_is_accepted(tmp_path: Path) -> None:
     source = tmp_path / "k.c"
     source.write_text("int k(int x) { return x + 1; }\n")
     output = tmp_path / "k.so"
-    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", output], check=True, timeout=60)
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", output], check=True, timeout=DEADLINE_S)
     found = ptocache("inspect", str(output), "--json").json()
     assert (found["kind"], found["form"], found["verdict"]) == ("host", "shared object", "accepted")
     assert "k" in found["entry_symbols"]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import select
 import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
+import time
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ptocache import connection as connection_module
 from ptocache import wire
 from ptocache.client import Client, connect
 from ptocache.config import load
@@ -35,10 +36,12 @@ from ptocache.errors import (
 from ptocache.outcome import Outcome, Reason
 from ptocache.wire import INLINE_BYTES
 from tests.harness import (
+    DEADLINE_S,
     DaemonProcess,
     Gate,
     LoggingCompiler,
     compile_directly,
+    short_folder,
     wait_for,
 )
 
@@ -267,8 +270,10 @@ def test_daemon_told_to_stop_at_once_costs_a_warning_and_no_answer(
 
 
 def test_stopped_daemon_is_given_up_and_the_answer_is_right(
-    daemon: DaemonProcess, direct: bytes
+    daemon: DaemonProcess, direct: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A fraction of the time that a user's client gives it: it does not answer anyway.
+    monkeypatch.setattr(connection_module, "LIVENESS_S", 0.5)
     with daemon.client(client_require=False) as client:
         os.kill(daemon.pid, signal.SIGSTOP)
         try:
@@ -315,7 +320,7 @@ def test_parent_and_child_both_go_on_after_a_fork(daemon: DaemonProcess) -> None
     done = subprocess.run(
         [sys.executable, "-W", "error::ptocache.client.PtocacheWarning", "-c", FORK],
         env={**daemon.env, "PTOCACHE_REQUIRE": "1"},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "miss {'memory_hit'} memory_hit | memory_hit miss True"
@@ -344,7 +349,7 @@ def test_one_client_serves_many_threads(served: DaemonProcess) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(DEADLINE_S)
     assert errors == []
     assert sum(outcomes.values()) == 400
     assert outcomes[Outcome.MISS] == len(sources)
@@ -699,8 +704,8 @@ def test_variables_of_the_process_choose_store_and_salt(
     assert keys[0] != keys[1] == keys[2]
 
 
-def test_a_daemon_whose_queue_is_full_is_asked_again(tmp_path: Path) -> None:
-    place = Path(tempfile.mkdtemp(prefix="ptc-"))
+def test_a_daemon_whose_queue_is_full_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = short_folder()
     path = str(place / "s")
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
@@ -716,27 +721,40 @@ def test_a_daemon_whose_queue_is_full_is_asked_again(tmp_path: Path) -> None:
         except BlockingIOError:
             full = True
 
-    def serve() -> None:
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            # Those who only fill the queue say nothing.
-            peer.settimeout(0.05)
-            with peer, contextlib.suppress(TimeoutError):
-                if peer.recv(4096):
-                    peer.sendall(wire.pack(wire.welcome("1", 1, {"host": ["PATH"]})))
-                    return
+    tried = threading.Event()
+    pause = time.sleep
 
+    def told(seconds: float) -> None:
+        tried.set()
+        pause(seconds)
+
+    def serve() -> None:
+        # Those who only fill the queue say nothing.
+        tried.wait(DEADLINE_S)
+        heard: list[socket.socket] = []
+        peers: list[socket.socket] = [listener]
+        while not heard:
+            for ready in select.select(peers, [], [], DEADLINE_S)[0]:
+                (peers if ready is listener else heard).append(
+                    listener.accept()[0] if ready is listener else ready
+                )
+        heard[0].recv(4096)
+        heard[0].sendall(wire.pack(wire.welcome("1", 1, {"host": ["PATH"]})))
+        for peer in peers[1:]:
+            peer.close()
+
+    monkeypatch.setattr(time, "sleep", told)
+    monkeypatch.setattr(connection_module, "CONNECT_S", DEADLINE_S)
     server = threading.Thread(target=serve)
-    threading.Timer(0.05, server.start).start()
+    server.start()
     try:
         connection = Connection(path)
+        assert tried.is_set(), "there was room at once"
         assert connection.variables == {"host": ["PATH"]}
         connection.close()
     finally:
-        server.join(10)
+        tried.set()
+        server.join(DEADLINE_S)
         for item in (*waiting, listener):
             item.close()
         shutil.rmtree(place)

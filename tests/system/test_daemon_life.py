@@ -17,13 +17,16 @@ import pytest
 from ptocache.outcome import Outcome, Reason
 from ptocache.result import Result
 from ptocache.signature import settled, signature_of
+from tests.faults.peers import PreparedDaemon
 from tests.harness import (
     BOOT,
+    DEADLINE_S,
     DaemonProcess,
     Gate,
     LoggingCompiler,
     alive,
     daemons_of,
+    start_in_vain,
     stray,
     wait_for,
 )
@@ -59,7 +62,7 @@ class Asking(threading.Thread):
             self.error = error
 
     def result(self) -> Result:
-        self.join(30)
+        self.join(DEADLINE_S)
         assert self.found is not None, self.error
         return self.found
 
@@ -108,7 +111,7 @@ def test_orphan_compilers_are_not_left_by_a_signal_that_lets_a_compile_finish(
     gate.open()
     assert client.result().outcome is Outcome.MISS
     assert held.process is not None
-    assert held.process.wait(30) == 0
+    assert held.process.wait(DEADLINE_S) == 0
     assert left_over(held) == []
 
 
@@ -155,7 +158,7 @@ def test_stop_request_ends_it_in_order(daemon: DaemonProcess) -> None:
         client.compile("host", {"k.c": SOURCE}, env={"PATH": os.environ["PATH"]})
         assert client.call("stop") == {"pid": daemon.pid}
     assert daemon.process is not None
-    assert daemon.process.wait(30) == 0
+    assert daemon.process.wait(DEADLINE_S) == 0
     assert left_over(daemon) == []
 
 
@@ -190,7 +193,7 @@ def test_stopping_daemon_begins_no_other_compile_and_still_gives_what_it_has(
         assert late.reason is Reason.CANCELLED
         assert first.result().outcome is Outcome.MISS
         assert held.process is not None
-        assert held.process.wait(30) == 0
+        assert held.process.wait(DEADLINE_S) == 0
     assert left_over(held) == []
 
 
@@ -219,8 +222,8 @@ def test_question_to_a_compiler_ends_with_a_killed_daemon(
     pid = int(logging_compiler.starts()[0].split()[0])
     assert alive(pid)
     daemon.kill()
-    wait_for(lambda: not alive(pid), "the compiler to end", 2.0)
-    client.join(30)
+    wait_for(lambda: not alive(pid), "the compiler to end")
+    client.join(DEADLINE_S)
     assert isinstance(client.error, OSError)
 
 
@@ -246,7 +249,7 @@ def test_daemon_started_twice_while_one_stops_serves_who_comes_then(
         gate.open()
         assert first.result().outcome is Outcome.MISS
         assert held.stop() == 0
-        out, _ = late.communicate(timeout=30)
+        out, _ = late.communicate(timeout=DEADLINE_S)
         assert daemons_of(held.root) == [int(out)]
     finally:
         late.kill()
@@ -263,27 +266,69 @@ def _text(path: Path) -> str:
         return ""
 
 
-def test_idle_daemon_ends_by_itself(make_daemon: MakeDaemon) -> None:
-    daemon = make_daemon(idle_timeout="1s").start()
-    assert daemon.process is not None
-    assert daemon.process.wait(30) == 0
-    assert left_over(daemon) == []
+LOOK_WHEN_TOLD = """
+import os, ptocache.daemon as daemon
+daemon._FLUSH_S = 0.02
+look = daemon.Daemon._stop_if_idle
+def when_told(self):
+    if os.path.exists({told!r}):
+        look(self)
+        open({looks!r}, "a").write("x")
+daemon.Daemon._stop_if_idle = when_told
+"""
+
+
+class Idle(PreparedDaemon):
+    """A daemon that may be idle for a tenth of a second, once it is told to look: a test that the machine
+    holds up while it connects must not find it gone."""
+
+    def __init__(self, place: Path, **settings: object) -> None:
+        self._told, self._looks = place / "told", place / "looks"
+        code = LOOK_WHEN_TOLD.format(told=str(self._told), looks=str(self._looks))
+        super().__init__(place / "store", code, idle_timeout="0.1s", **settings)
+
+    def look(self) -> None:
+        """Let it look from now on."""
+        self._told.touch()
+
+    @property
+    def looks(self) -> int:
+        """How often it has looked and gone on."""
+        return self._looks.stat().st_size if self._looks.exists() else 0
+
+
+def test_idle_daemon_ends_by_itself(tmp_path: Path) -> None:
+    daemon = Idle(tmp_path)
+    try:
+        daemon.start()
+        daemon.look()
+        assert daemon.process is not None
+        assert daemon.process.wait(DEADLINE_S) == 0
+        assert left_over(daemon) == []
+    finally:
+        daemon.clean_up()
 
 
 def test_daemon_with_a_compile_under_way_is_not_idle(
-    make_daemon: MakeDaemon, logging_compiler: LoggingCompiler, gate: Gate
+    tmp_path: Path, logging_compiler: LoggingCompiler, gate: Gate
 ) -> None:
     logging_compiler.write(before=gate.script)
-    daemon = make_daemon(trust_scripts=logging_compiler.trust, idle_timeout="0.1s").start()
-    client = asking(daemon, logging_compiler, gate)
-    began = time.monotonic()
-    # The daemon looks every second.
-    wait_for(lambda: time.monotonic() - began > 1.5, "the idle limit to pass")
-    assert alive(daemon.pid)
-    gate.open()
-    assert client.result().outcome is Outcome.MISS
-    assert daemon.process is not None
-    assert daemon.process.wait(30) == 0
+    daemon = Idle(tmp_path, trust_scripts=logging_compiler.trust)
+    try:
+        daemon.start()
+        client = asking(daemon, logging_compiler, gate)
+        began = time.monotonic()
+        wait_for(lambda: time.monotonic() - began > 0.3, "the idle limit to pass")
+        daemon.look()
+        wait_for(lambda: daemon.looks > 2 or not alive(daemon.pid), "some looks")
+        assert alive(daemon.pid)
+        gate.open()
+        assert client.result().outcome is Outcome.MISS
+        assert daemon.process is not None
+        assert daemon.process.wait(DEADLINE_S) == 0
+    finally:
+        gate.open()
+        daemon.clean_up()
 
 
 # --- one daemon per store
@@ -293,9 +338,7 @@ def test_second_daemon_on_a_store_leaves_and_the_first_is_untouched(
     daemon: DaemonProcess, make_daemon: MakeDaemon
 ) -> None:
     second = make_daemon(daemon.root)
-    done = subprocess.run(
-        [sys.executable, "-c", BOOT], env=second.env, capture_output=True, timeout=30, check=False
-    )
+    done = start_in_vain(second.env)
     assert done.returncode == EXIT_ALREADY_SERVED
     assert b"already serves" in done.stderr
     assert not second.socket.exists()
@@ -307,9 +350,7 @@ def test_daemon_of_another_store_does_not_take_a_served_socket(
     daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     env = {**daemon.env, "PTOCACHE_DIR": str(tmp_path / "other")}
-    done = subprocess.run(
-        [sys.executable, "-c", BOOT], env=env, capture_output=True, timeout=30, check=False
-    )
+    done = start_in_vain(env)
     assert done.returncode == EXIT_UNUSABLE
     assert b"served by the daemon of another store" in done.stderr
     with daemon.client() as client:
@@ -343,8 +384,8 @@ def test_orphan_compilers_of_a_killed_daemon_end_with_it_wherever_they_went(
     pids = [*gate.arrivals(), int(strayed.read_text())]
     assert all(map(alive, pids))
     daemon.kill()
-    wait_for(lambda: not any(map(alive, pids)), "the tools to end", 2.0)
-    client.join(30)
+    wait_for(lambda: not any(map(alive, pids)), "the tools to end")
+    client.join(DEADLINE_S)
     assert isinstance(client.error, OSError)
     daemon.start()
     assert left_over(daemon) == [str(daemon.socket)]
@@ -358,7 +399,7 @@ def test_grandchild_of_a_tool_ends_when_the_daemon_stops_in_order(
     daemon = make_daemon(trust_scripts=logging_compiler.trust).start()
     assert Asking(daemon, logging_compiler).result().outcome is Outcome.MISS
     assert daemon.stop() == 0
-    wait_for(lambda: not alive(int(strayed.read_text())), "the grandchild to end", 2.0)
+    wait_for(lambda: not alive(int(strayed.read_text())), "the grandchild to end")
     assert left_over(daemon) == []
 
 
@@ -371,9 +412,7 @@ def test_stale_socket_file_that_is_a_regular_file_is_refused_and_left_alone(
 ) -> None:
     daemon = make_daemon()
     daemon.socket.write_bytes(b"mine")
-    done = subprocess.run(
-        [sys.executable, "-c", BOOT], env=daemon.env, capture_output=True, timeout=30, check=False
-    )
+    done = start_in_vain(daemon.env)
     assert done.returncode == EXIT_UNUSABLE
     assert str(daemon.socket).encode() in done.stderr
     assert b"not a socket" in done.stderr
@@ -387,9 +426,7 @@ def test_stale_socket_file_that_is_a_directory_is_refused_and_left_alone(
     daemon = make_daemon()
     daemon.socket.mkdir()
     (daemon.socket / "mine").touch()
-    done = subprocess.run(
-        [sys.executable, "-c", BOOT], env=daemon.env, capture_output=True, timeout=30, check=False
-    )
+    done = start_in_vain(daemon.env)
     assert done.returncode == EXIT_UNUSABLE
     assert b"not a socket" in done.stderr
     assert (daemon.socket / "mine").exists()
@@ -400,9 +437,7 @@ def test_link_at_the_sockets_place_is_refused_and_left_alone(
 ) -> None:
     daemon = make_daemon()
     daemon.socket.symlink_to(tmp_path / "elsewhere")
-    done = subprocess.run(
-        [sys.executable, "-c", BOOT], env=daemon.env, capture_output=True, timeout=30, check=False
-    )
+    done = start_in_vain(daemon.env)
     assert done.returncode == EXIT_UNUSABLE
     assert daemon.socket.is_symlink()
     assert not (tmp_path / "elsewhere").exists()

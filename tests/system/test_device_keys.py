@@ -21,7 +21,7 @@ import pytest
 from ptocache.client import Client
 from ptocache.outcome import Outcome, Reason
 from ptocache.result import Result
-from tests.harness import BOOT, DaemonProcess, wait_for
+from tests.harness import BOOT, DEADLINE_S, DaemonProcess, wait_for
 from tests.simcann import SimCann, depends_of, make_frontend
 
 if TYPE_CHECKING:
@@ -848,7 +848,7 @@ def test_volatile_input_in_key_processes_that_differ_in_everything_else_share_on
         done = subprocess.run(
             [sys.executable, "-c", ASK, json.dumps(request), f"node{number}"],
             env={**rig.daemon.env, **variables, **env}, cwd=cwd,
-            capture_output=True, text=True, check=True, timeout=60,
+            capture_output=True, text=True, check=True, timeout=DEADLINE_S,
         )  # fmt: skip
         answers.append(done.stdout.split())
     outcomes, keys = zip(*answers, strict=True)
@@ -935,7 +935,7 @@ def test_environment_of_first_client_and_of_the_daemon_reach_no_later_compile(
             daemon.process = subprocess.Popen(
                 [sys.executable, "-c", BOOT], env=daemon.env, stderr=log, cwd=tmp_path / "x"
             )
-        wait_for(daemon._answers, "the daemon to answer")
+        daemon.until_it_answers()
         with daemon.client() as client:
             monkeypatch.chdir(tmp_path / "x")
             assert ask(client, {**request, "env": of_x}).outcome is Outcome.MISS

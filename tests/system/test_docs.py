@@ -12,10 +12,16 @@ from typing import NamedTuple
 import pytest
 
 from ptocache.config import TABLE
+from tests.harness import DEADLINE_S
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-RUNNABLE = ["docs/tutorial/first-kernel.md", "docs/reference/client.md", "README.md"]
+RUNNABLE = [
+    "docs/tutorial/first-kernel.md",
+    "docs/how-to/launch-a-kernel.md",
+    "docs/reference/client.md",
+    "README.md",
+]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)(?:#[^)]*)?\)")
 _BLOCK = re.compile(r"^```(\w+)?(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -63,14 +69,14 @@ def test_blocks_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
             if command:
                 done = subprocess.run(
                     [*command, block.text], cwd=work, env=env, capture_output=True, text=True,
-                    timeout=60, check=False,
+                    timeout=DEADLINE_S, check=False,
                 )  # fmt: skip
                 assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
                 ran += 1
     finally:
         subprocess.run(
             [sys.executable, "-m", "ptocache_cli", "stop"], env=env, check=False,
-            capture_output=True, timeout=60,
+            capture_output=True, timeout=DEADLINE_S,
         )  # fmt: skip
     assert ran
 
@@ -116,6 +122,6 @@ def test_the_plugin_of_the_how_to_compiles_and_is_cached(tmp_path: Path) -> None
     }
     done = subprocess.run(
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False,
-        timeout=60, cwd=tmp_path,
+        timeout=DEADLINE_S, cwd=tmp_path,
     )  # fmt: skip
     assert done.stdout.split() == ["miss", "memory_hit", "miss"], done.stderr

@@ -18,7 +18,7 @@ from ptocache.errors import BadRequestError, UnknownEntryError
 from ptocache.kernel import Lease
 from ptocache.outcome import Outcome, Reason
 from ptocache.result import Result
-from tests.harness import DaemonProcess, Gate, LoggingCompiler, wait_for
+from tests.harness import DEADLINE_S, DaemonProcess, Gate, LoggingCompiler, wait_for
 from tests.small_disk import small_disk
 
 if TYPE_CHECKING:
@@ -51,6 +51,18 @@ def fill(client: Client, numbers: range, size: int = 200_000) -> None:
 def store_part(client: Client) -> dict[str, int]:
     found: dict[str, int] = client.stats()["store"]
     return found
+
+
+def settled_part(client: Client, entries: int, limit: int) -> dict[str, int]:
+    """The same once the eviction, which runs beside the requests and is counted at its end, is over:
+    each of so many entries is there or was evicted."""
+
+    def is_over() -> bool:
+        part = store_part(client)
+        return part["bytes"] <= limit and part["entries"] + part["evicted"] == entries
+
+    wait_for(is_over, "the cap to be kept and each entry to be counted")
+    return store_part(client)
 
 
 def disk_blocks(root: Path) -> int:
@@ -151,17 +163,16 @@ def test_unbounded_growth_ends_at_the_cap_and_what_is_read_stays(
                             reader.told.put(True)
                     store(number)
                     if number % 3 == 0:
-                        assert [reader.read.get(timeout=60) for reader in readers] == [[], []]
+                        read = [reader.read.get(timeout=DEADLINE_S) for reader in readers]
+                        assert read == [[], []]
                         # The eviction runs beside the requests.
                         wait_for(lambda: disk_blocks(daemon.root) <= 20 * MIB, "the cap to be kept")
             finally:
                 for reader in readers:
                     reader.told.put(False)
-                    reader.join(60)
-            wait_for(lambda: store_part(client)["bytes"] <= 20 * MIB, "the cap to be kept")
-            part = store_part(client)
+                    reader.join(DEADLINE_S)
+            part = settled_part(client, ENTRIES, 20 * MIB)
             assert part["limit"] == 20 * MIB
-            assert part["evicted"] + part["entries"] == ENTRIES
             assert part["entries"] > len(OLDEST)
             for number, is_there in ((0, True), (9, True), (10, False), (ENTRIES - 1, True)):
                 found = kernel(client, number)
@@ -184,10 +195,7 @@ def test_unbounded_growth_by_small_entries_ends_as_well_since_whole_blocks_count
             for n in range(60)
         ]
         assert all(result.ok for _, result in client.compile_many(jobs))
-        wait_for(lambda: store_part(client)["bytes"] <= 300 * KIB, "the cap to be kept")
-        wait_for(lambda: disk_blocks(daemon.root) <= 300 * KIB, "the files to go")
-        part = store_part(client)
-        assert part["entries"] + part["evicted"] == 60
+        part = settled_part(client, 60, 300 * KIB)
         assert part["bytes"] == disk_blocks(daemon.root)
 
 
@@ -275,9 +283,9 @@ def test_readers_never_fail_while_entries_come_and_go(make_daemon: MakeDaemon) -
             fill(writer, range(10, 30))
         done.set()
         for reader in readers:
-            reader.join(60)
+            reader.join(DEADLINE_S)
         assert faults == []
-        assert store_part(client)["evicted"] > 0
+        wait_for(lambda: store_part(client)["evicted"] > 0, "an eviction to be counted")
         binary = client.stats()["caches"]["binary"]
     assert binary["corrupt"] == 0, "an eviction is no damage"
     assert binary["store_failure"] == 0
@@ -339,7 +347,7 @@ def test_daemon_takes_by_itself_what_is_too_old(make_daemon: MakeDaemon) -> None
     daemon.start()
     with daemon.client() as client:
         wait_for(lambda: store_part(client)["entries"] == 1, "the old ones to go")
-        assert store_part(client)["evicted"] == 2
+        wait_for(lambda: store_part(client)["evicted"] == 2, "them to be counted")
 
 
 def test_blob_that_two_entries_need_stays_with_the_last(daemon: DaemonProcess) -> None:
@@ -438,7 +446,7 @@ def test_invalidate_keeps_a_running_compile_from_being_stored(
         # Even one that means nothing that is stored.
         assert client.call("invalidate", kernel="nobody's")["entries"] == 0
         gate.open()
-        thread.join(60)
+        thread.join(DEADLINE_S)
         assert (results[0].outcome, results[0].reason) == (Outcome.BYPASS, Reason.INVALIDATED)
         assert store_part(client)["entries"] == 0
         again = client.compile("host", {"k.c": b"int x;\n"}, env=logging_compiler.env)
@@ -466,7 +474,7 @@ def test_waiters_of_an_invalidated_compile_compile_anew(
         thread = threading.Thread(target=invalidate)
         thread.start()
         outcomes = sorted(result.outcome for _, result in client.compile_many(jobs))
-        thread.join(60)
+        thread.join(DEADLINE_S)
         assert outcomes.count(Outcome.BYPASS) == 1
         assert outcomes.count(Outcome.MISS) == 1
         assert store_part(client)["entries"] == 1

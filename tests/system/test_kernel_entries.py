@@ -22,7 +22,7 @@ from ptocache.kernel import Lease
 from ptocache.outcome import Cache, Outcome, Reason
 from ptocache.result import Result
 from ptocache_cli.render import entries
-from tests.harness import DaemonProcess, LoggingCompiler, wait_for
+from tests.harness import DEADLINE_S, DaemonProcess, LoggingCompiler, wait_for
 from tests.kernel_process import KernelProcess, first_of, kernel_stats, until_waiting
 
 if TYPE_CHECKING:
@@ -623,7 +623,7 @@ def test_a_daemon_that_ends_while_the_kernel_is_built_costs_nothing_but_the_entr
             with daemon.client() as other:
                 other.call("stop", now=True)
             assert daemon.process is not None
-            daemon.process.wait(30)
+            daemon.process.wait(DEADLINE_S)
         with pytest.warns(PtocacheWarning):
             put = first.put(FILES)
     assert (put.outcome, put.reason, held(put)) == (Outcome.BYPASS, Reason.NO_DAEMON, FILES)
@@ -638,7 +638,7 @@ def test_a_daemon_that_stops_waits_for_the_lease(daemon: DaemonProcess) -> None:
             wait_for(lambda: not daemon.socket.exists(), "the socket to be withdrawn")
         assert first.put(FILES).outcome is Outcome.MISS
         assert daemon.process is not None
-        assert daemon.process.wait(30) == 0
+        assert daemon.process.wait(DEADLINE_S) == 0
         daemon.start()
         assert hit(client).outcome is Outcome.DISK_HIT
 

@@ -15,7 +15,7 @@ import pytest
 from ptocache.client import Client
 from ptocache.outcome import Outcome
 from ptocache.result import Result
-from tests.harness import DaemonProcess, LoggingCompiler
+from tests.harness import DEADLINE_S, DaemonProcess, LoggingCompiler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,7 @@ def ask_elsewhere(
     """(outcome, key) as another process gets them, whose environment is the request's."""
     done = subprocess.run(
         [sys.executable, "-c", ASK, json.dumps({"source": SOURCE, "request": request(tree)})],
-        env={**daemon.env, **env}, cwd=cwd, capture_output=True, text=True, check=True, timeout=60,
+        env={**daemon.env, **env}, cwd=cwd, capture_output=True, text=True, check=True, timeout=DEADLINE_S,
     )  # fmt: skip
     outcome, key = done.stdout.split()
     return outcome, key

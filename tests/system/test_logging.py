@@ -210,7 +210,7 @@ def start_by(daemon: DaemonProcess, shell: str) -> None:
         ["/bin/sh", "-c", f'exec "$0" -c "$1" {shell}', sys.executable, BOOT],
         env=daemon.env, cwd="/", stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    wait_for(daemon._answers, "the daemon to answer")
+    daemon.until_it_answers()
 
 
 @pytest.mark.parametrize("shell", ["0<&- 1>&- 2>&-", ">/dev/full 2>&1"], ids=["closed", "full"])
@@ -242,7 +242,7 @@ def test_daemon_whose_log_nobody_reads_goes_on_serving(make_daemon: MakeDaemon) 
         stderr=writer,
     )  # fmt: skip
     os.close(writer)
-    wait_for(daemon._answers, "the daemon to answer")
+    daemon.until_it_answers()
     with daemon.client() as client:
         assert client.compile("host", {"k.c": SOURCE}, **OBJECT).outcome is Outcome.MISS
     assert daemon.stop() == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ptocache import integrations
-from tests.harness import wait_for
+from tests.harness import DEADLINE_S, wait_for
 from tests.system.cli_runner import finish, ptocache, start
 
 STARTUP = Path(integrations.__file__).parent / "startup"
@@ -29,7 +29,7 @@ def python(
 ) -> subprocess.CompletedProcess[str]:
     """A Python process with the start-up folder, as ``ptocache run`` starts it."""
     return subprocess.run(
-        [program, "-c", code], capture_output=True, text=True, timeout=60, check=False, cwd="/",
+        [program, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd="/",
         env={**os.environ, "PYTHONPATH": str(STARTUP), "PTOCACHE_TILELANG": "1", **env},
     )  # fmt: skip
 

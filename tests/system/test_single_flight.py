@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     MakeDaemon = Callable[..., DaemonProcess]
 
 SOURCE = "int answer(void) { return 42; }\n"
+HITS = (Outcome.MEMORY_HIT, Outcome.DISK_HIT)
 HOLD_A_CLIENT = """
 import json, signal, sys
 from ptocache.client import connect
@@ -68,7 +69,7 @@ class Asking(threading.Thread):
         self.found = client.compile("host", {"k.c": source}, check=False, **request)  # type: ignore[arg-type]
 
     def result(self) -> Result:
-        self.join(60)
+        self.join(DEADLINE_S)
         assert self.found is not None
         return self.found
 
@@ -118,7 +119,7 @@ def test_equal_requests_of_many_processes_run_one_compile(
     opener = threading.Thread(target=open_when_all_wait)
     opener.start()
     results = at_once(clients)
-    opener.join(60)
+    opener.join(DEADLINE_S)
     assert len(logging_compiler.compiles()) == 1
     assert Counter(item["outcome"] for item in results) == {"miss": 1, "joined": 23}
     direct = compile_directly(SOURCE.encode(), "k.c", [], tmp_path / "direct")
@@ -389,7 +390,8 @@ def test_who_asks_after_a_header_changed_gets_the_new_bytes_from_no_old_run(
     assert first.outcome is Outcome.BYPASS
     assert first.reason is Reason.INPUT_CHANGED
     assert len(logging_compiler.compiles()) == 2
-    assert {item.outcome for item in later} <= {Outcome.MISS, Outcome.JOINED, Outcome.MEMORY_HIT}
+    # A hit on disk: published between a look into memory and a look at the disk.
+    assert {item.outcome for item in later} <= {Outcome.MISS, Outcome.JOINED, *HITS}
 
 
 def test_header_that_changes_before_the_compiler_reads_it_gives_everybody_the_new_bytes(

@@ -5,9 +5,10 @@ Every output of the simulated tools names what it was made by, so a wrong hit sh
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -265,6 +266,20 @@ def test_toolchain_memoised_behind_a_shim_that_never_changes_is_that_of_its_late
 # --- while a compile runs
 
 
+@contextlib.contextmanager
+def held(cann: SimCann, compile_it: Callable[[], Result]) -> Iterator[Future[Result]]:
+    """A compile whose bisheng has started, and goes on when the block ends; it has ended then."""
+    cann.knob("bisheng.hold")
+    cann.clear_log()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(compile_it)
+        try:
+            wait_for(lambda: cann.runs("bisheng"), "bisheng to start")
+            yield running
+        finally:
+            cann.unknob("bisheng.hold")
+
+
 def during(
     cann: SimCann,
     compile_it: Callable[[], Result],
@@ -272,15 +287,10 @@ def during(
     changes: tuple[Callable[[], object], ...],
 ) -> Result:
     """Make the changes while bisheng works; it must end as ``how`` says."""
-    cann.knob("bisheng.sleep-ms", 400)
-    cann.clear_log()
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(compile_it)
-        wait_for(lambda: cann.runs("bisheng"), "bisheng to start")
+    with held(cann, compile_it) as running:
         for change in changes:
             change()
-        result = running.result()
-    cann.unknob()
+    result = running.result()
     assert ended(result) == how
     assert result.outputs
     return result
@@ -307,14 +317,10 @@ def test_a_failure_of_a_toolchain_that_came_meanwhile_is_not_remembered(
     client: Client, cann: SimCann
 ) -> None:
     kernel(client, cann, KERNEL.replace("gemm", "earlier"))
-    cann.knob("bisheng.sleep-ms", 400)
-    cann.clear_log()
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(kernel, client, cann)
-        wait_for(lambda: cann.runs("bisheng"), "bisheng to start")
+    with held(cann, lambda: kernel(client, cann)) as running:
         cann.replace_tool("ld.lld", "B")
         cann.knob("ld.lld.exit", 1)
-        assert running.result().reason.label == "compile_failed"
+    assert running.result().reason.label == "compile_failed"
     cann.unknob()
     cann.replace_tool("ld.lld", "A")
     assert ended(kernel(client, cann)) == "miss"

@@ -17,7 +17,7 @@ from ptocache.model import Answer, Artifact, Log
 from ptocache.outcome import Outcome, Reason
 from tests.faults.fake_daemon import FakeDaemon, Side
 from tests.faults.peers import ENV, PreparedDaemon, request_of
-from tests.harness import DaemonProcess, RawPeer, compile_directly
+from tests.harness import DEADLINE_S, DaemonProcess, RawPeer, compile_directly
 from tests.system.cli_runner import ptocache
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def test_stop_ends_a_daemon_of_another_protocol(tmp_path: Path, words: list[str]
         assert done.code == 0, done.err
         assert str(daemon.pid) in done.out
         assert daemon.process is not None
-        assert daemon.process.wait(30) == 0
+        assert daemon.process.wait(DEADLINE_S) == 0
         assert not daemon.socket.exists()
     finally:
         daemon.clean_up()

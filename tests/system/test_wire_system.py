@@ -134,7 +134,8 @@ def test_one_message_may_ask_for_many_keys(served: DaemonProcess) -> None:
     assert len({answer["key"] for answer in answers.values()}) == 10
     outcomes = [answer["outcome"] for answer in answers.values()]
     assert outcomes.count("miss") == 10
-    assert set(outcomes) <= {"miss", "joined", "memory_hit"}
+    # A hit on disk: published between a look into memory and a look at the disk.
+    assert set(outcomes) <= {"miss", "joined", "memory_hit", "disk_hit"}
 
 
 def test_large_output_comes_as_a_read_only_descriptor_with_its_frame(
