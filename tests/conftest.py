@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ def _forget_surroundings() -> None:
     """Also before fixtures of a whole module begin."""
     for name in _SURROUNDINGS:
         os.environ.pop(name, None)
+    # A shell starts what runs in its background with the interrupt ignored, and so does whatever that starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _shorten_paths() -> None:
