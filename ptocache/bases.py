@@ -37,9 +37,10 @@ def judged(path: str) -> str:
 
     Raises :class:`ValueError` in words for the user.
     """
-    if not path.startswith("/") or os.path.normpath(path) != path or "\0" in path:
+    # Two slashes at the begin stay two in its normal form, and would hold nothing.
+    if path[:1] != "/" or path[:2] == "//" or os.path.normpath(path) != path or "\0" in path:
         raise ValueError("not an absolute path in its shortest form")
-    if not path.strip("/"):
+    if path == "/":
         raise ValueError("every path lies below /: name a checkout or a virtual environment")
     if "=" in path:
         raise ValueError("a compiler that maps prefixes cannot be told of a path with =")
@@ -100,7 +101,8 @@ def place(base: str, path: str, source_dir: str, bases: tuple[str, ...] = ()) ->
         return os.path.join(source_dir, path)
     for position, directory in enumerate(bases):
         if directory and base == label(position):
-            return f"{directory}/{path}"
+            # A base may be a file.
+            return f"{directory}/{path}" if path else directory
     return ""
 
 

@@ -113,7 +113,8 @@ def _base_dirs(value: object) -> tuple[str, ...]:
 
         if len(found) > bases.MOST:
             raise ValueError(f"more than {bases.MOST} directories")
-        found = tuple(map(bases.judged, found))
+        # Two slashes at the begin are as good as one.
+        found = tuple(bases.judged("/" + path.lstrip("/")) for path in found)
     return found
 
 

@@ -27,11 +27,18 @@ _ASSEMBLER_INCLUDE = ".include"
 _WORDS = ("__DATE__", "__TIME__", "__TIMESTAMP__", ".incbin")
 _NEXT = "include_next"
 ABSOLUTE_LINE = "absolute #line"
-TOKENS = (*_WORDS, _ASSEMBLER_INCLUDE, _COMPUTED_TEST, _COMPUTED_INCLUDE, _NEXT, ABSOLUTE_LINE)
+HIDDEN_INCLUDE = "hidden #include"
+ONCE = "once"
+TOKENS = (
+    *_WORDS, _ASSEMBLER_INCLUDE, _COMPUTED_TEST, _COMPUTED_INCLUDE, _NEXT, ABSOLUTE_LINE, HIDDEN_INCLUDE,
+    ONCE,
+)  # fmt: skip
 """Words that decide whether a result may be kept, and findings about operands that were not read:
 a computed test has no known place; a computed include has the places beside its file and in the
 search path, and ``#include_next`` those behind its file, which :func:`absent_places` names. A ``#line`` that
-may name an absolute place opens nothing, but that name is written into outputs."""
+may name an absolute place opens nothing, but that name is written into outputs. A hidden include is a
+computed one that no comment only speaks of: it may name an absolute place. ``#pragma once`` and ``#import``
+make it count which files are the same."""
 
 BELOW_LIMIT = 2000
 """Most entries that are looked at for an include whose name a macro built."""
@@ -54,6 +61,14 @@ _LINE = re.compile(
     rb"^[ \t]*(?:#|%:|\?\?=)[ \t]*(?:line\b|(?=[0-9]))"
     rb"(?![ \t]*[0-9]+[ \t]*(?:\"[^/\"\n][^\"\n]*\"[ \t0-9]*)?\r?$)",
     re.MULTILINE,
+)
+_HIDDEN = re.compile(
+    rb"^(?:[^\n]*\*/)?[ \t\f\v]*(?:#|%:|\?\?=)(?:[ \t\f\v]|/\*[^\n]*?\*/)*"
+    rb"(?:include|include_next|import|embed)\b(?![ \t]*[\"<][^/\n])",
+    re.MULTILINE,
+)
+_ONCE = re.compile(
+    rb"(?:#|%:|\?\?=)[ \t]*(?:pragma[ \t]+once|import)\b|\b_Pragma[ \t]*\([ \t]*\"[ \t]*once\b"
 )
 # The assembler's own directive, in a string of the source: its operand is quoted.
 _IN_ASSEMBLER = re.compile(rb"\.include[ \t]*\\?\"")
@@ -87,6 +102,10 @@ def scan(text: bytes) -> Scan:
         tokens.add(_NEXT)
     if _LINE.search(joined):
         tokens.add(ABSOLUTE_LINE)
+    if any(not _INCLUDE.match(joined, found.start()) for found in _HIDDEN.finditer(joined)):
+        tokens.add(HIDDEN_INCLUDE)
+    if _ONCE.search(joined):
+        tokens.add(ONCE)
     for match in _INCLUDE.finditer(joined):
         _note(match.group(1), match.group(2), quoted, angled)
     if any(not _INCLUDE.match(joined, found.start()) for found in _ANY_INCLUDE.finditer(joined)):

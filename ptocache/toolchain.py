@@ -64,6 +64,9 @@ class Files(Protocol):
     def scan(self, path: str) -> Scan:
         """The scan of that file; an empty one if it cannot be read."""
 
+    def sha256(self, path: str) -> str:
+        """SHA-256 hex of that file; empty if it cannot be read."""
+
     def entries(self, directory: str) -> Iterable[str]:
         """The names in a directory; none if it cannot be read."""
 

@@ -532,18 +532,21 @@ def test_connection_for_which_there_is_no_descriptor_is_taken_later(small: Daemo
 KINDS = (
     "compile", "batch", "get", "kernel", "put", "finish", "abandon", "ping", "status", "stats",
     "reset-stats", "gc", "invalidate", "show", "verify", "explain", "identify", "hello",
+    "peek", "reject", "digests", "bypassed",
 )  # fmt: skip
 """All that a daemon understands, but for ``stop``."""
 FIELDS = (
     "id", "request", "requests", "priority", "key", "source_dir", "lease", "name", "mode", "data",
     "more", "compile_ms", "error", "max_size", "max_age", "dry_run", "keys", "toolchain", "kernel",
     "arch", "older_than", "all", "after", "fast", "env", "now",
+    "bases", "files", "outputs", "detail",
 )  # fmt: skip
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 7, 1 << 31, 1 << 63, (1 << 64) - 1, -(1 << 63), 0.5, -1.0,
     float("inf"), float("nan"), 1e308, "", "host", "k", "abcd", "0" * 64, "/", "/nowhere", "../x",
     "\udc80", "\0", "x" * 70_000, b"", b"\xc1", b"x" * 70_000, [], [1], ["abcd"], [None], {},
     {"PATH": "/bin"}, {"A": 1}, {"": ""}, {"B=": "x"}, [[]], [{}], msgpack.Timestamp(1, 2),
+    ["/"], ["/nowhere"], ["/\udc80"], [["/dev/zero", 0, 0, 0, 0, 0]], {"object": "0" * 64},
 )  # fmt: skip
 
 

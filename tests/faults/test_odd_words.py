@@ -6,12 +6,13 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
+import msgpack
 import pytest
 
 from ptocache import wire
 from ptocache.outcome import Outcome
-from tests.faults.peers import own_faults
-from tests.faults.test_floods import FIELDS
+from tests.faults.peers import own_faults, request_of
+from tests.faults.test_floods import FIELDS, packed
 from tests.harness import DaemonProcess, RawPeer
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 ENV = {"PATH": os.environ.get("PATH", "")}
 ODD: tuple[Any, ...] = (
     1 << 63, (1 << 64) - 1, -(1 << 63), 1e308, float("nan"), "\udc80", "\0", "0" * 64, [None], {"B=": "x"},
+    ["/a", "/a"], ["/\0"], ["/a="], ["/"] * 99,
 )  # fmt: skip
 KINDS = (
     "get",
@@ -31,6 +33,11 @@ KINDS = (
     "identify",
     "reset-stats",
     "finish",
+    "compile",
+    "peek",
+    "reject",
+    "digests",
+    "bypassed",
 )
 
 
@@ -51,6 +58,49 @@ def test_each_field_may_hold_anything(kind: str, make_daemon: Callable[..., Daem
                     peer = stack.enter_context(RawPeer(daemon.socket))
         with daemon.client() as client:
             assert client.call("ping") == {}
+    assert own_faults(daemon) == []
+
+
+MEANT: tuple[tuple[Any, ...], ...] = (
+    ("/dev/zero", 0, 0, 0, 0, 0), ("/proc/self/mem", 1, 1, 1, 1, 1), ("/\udc80", -1, 1 << 63, 0, 0, 0),
+    ("/\0", 0, 0, 0, 0, 0), ("/" * 70_000, 0, 0, 0, 0, 0), ("/tmp", True, 0, 0, 0, 0), ("/tmp",), ("", 0, 0, 0, 0, 0),
+    (b"/tmp", 0, 0, 0, 0, 0), ("/tmp", 0.5, 0, 0, 0, 0), ("/tmp", (1 << 64) - 1, 0, 0, 0, 0),
+)  # fmt: skip
+
+
+def test_no_file_that_is_meant_oddly_has_a_digest(
+    make_daemon: Callable[..., DaemonProcess],
+) -> None:
+    daemon = make_daemon().start()
+    with RawPeer(daemon.socket) as peer:
+        for row in MEANT:
+            peer.say({"type": "digests", "id": 1, "files": [list(row)]})
+            found = peer.hear()
+            assert found.get("value") == [""] or found["error"]["code"] == "bad_request"
+        peer.say({"type": "digests", "id": 2, "files": [list(MEANT[0])] * 65})
+        assert peer.hear()["error"]["code"] == "bad_request"
+    assert own_faults(daemon) == []
+
+
+NO_BASES: tuple[Any, ...] = (
+    ["a"], ["/a/"], ["/a/../b"], ["//a"], ["/"], ["/a="], ["/\0"], ["/a"] * 17, [1], "/a", {"/a": 1},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["compile", "peek", "get"])
+def test_a_base_that_cannot_be_is_refused_by_the_daemon_too(
+    kind: str, make_daemon: Callable[..., DaemonProcess]
+) -> None:
+    daemon = make_daemon().start()
+    request = wire.request_document(request_of(b"int k;", full=True))
+    for odd in NO_BASES:
+        with RawPeer(daemon.socket) as peer:
+            message = {"type": kind, "id": 1, "key": "0" * 64, "source_dir": "", "bases": odd}
+            peer.say({**message, "request": packed({**request, "bases": odd})})
+            found = peer.hear()
+            found = msgpack.unpackb(found["answer"]) if kind == "compile" else found
+            assert found["error"]["code"] == "bad_request"
+            assert "base" in found["error"]["message"]
     assert own_faults(daemon) == []
 
 

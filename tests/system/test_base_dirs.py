@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -211,6 +212,54 @@ def test_an_option_that_names_a_header_by_a_macro_means_its_place(
         assert made(found) == checkout.direct(source, options, tmp_path / "direct")
 
 
+BESIDES = [
+    "#define M int a;\n#include <m.h>\n#undef M\n#define M int b;\n{absolute}",
+    "#if 0\n#include <m.h>\n#endif\n#define M int b;\n{absolute}",
+]
+
+
+@pytest.mark.parametrize("absolute", ["#include PICK", '/**/ #include "{one}/include/m.h"'])
+@pytest.mark.parametrize("text", BESIDES, ids=["active", "inactive"])
+def test_a_header_that_is_named_by_its_place_besides_means_that_in_both(
+    pair: Pair, tmp_path: Path, text: str, absolute: str
+) -> None:
+    one = pair[0]
+    write_both(pair, "include/m.h", "M\n")
+    source = unique(tmp_path, text.replace("{absolute}", absolute).replace("{one}", str(one.place)))
+    options = (f'-DPICK="{one.place}/include/m.h"', *INCLUDED)
+    for text in ("M\n", "M int changed;\n"):
+        one.write("include/m.h", text)
+        for checkout in (*pair, *pair):
+            found = checkout.ask(source, options)
+            assert made(found) == checkout.direct(source, options, tmp_path / "direct")
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["one file", "two files"])
+@pytest.mark.parametrize("join", [os.symlink, os.link], ids=["symlink", "link"])
+def test_a_header_that_is_read_once_is_one_where_it_is_one_file(
+    pair: Pair, tmp_path: Path, join: Callable[[Path, Path], None], first: int
+) -> None:
+    one, other = pair
+    write_both(pair, "include/p.h", "#pragma once\nP\n")
+    other.write("include/sub/p.h", "#pragma once\nP\n")
+    # Of another time, or they would count as one here too.
+    os.utime(other.place / "include/sub/p.h", (5, 5))
+    (one.place / "include/sub").mkdir()
+    join(one.place / "include/p.h", one.place / "include/sub/p.h")
+    text = "#define P int a;\n#include <p.h>\n#undef P\n#define P int b;\n#include <sub/p.h>\n"
+    source = unique(tmp_path, text)
+    for checkout in (pair[first], pair[1 - first]) * 2:
+        found = checkout.ask(source, INCLUDED)
+        assert made(found) == checkout.direct(source, INCLUDED, tmp_path / "direct")
+
+
+def test_headers_that_are_read_once_are_shared(pair: Pair, tmp_path: Path) -> None:
+    write_both(pair, "include/p.h", "#pragma once\nint p;\n")
+    write_both(pair, "include/q.h", "#pragma once\n#include <p.h>\nint q;\n")
+    source = unique(tmp_path, "#include <p.h>\n#include <q.h>\n")
+    assert outcomes(pair, source) == [MISS, HIT]
+
+
 def test_a_text_of_an_option_counts_as_it_is(pair: Pair, tmp_path: Path) -> None:
     source = unique(tmp_path, "const char *root = ROOT;\n")
     options = ('-DROOT="{here}"',)
@@ -295,6 +344,20 @@ def test_what_is_packed_so_that_nobody_finds_a_path_in_it_is_not_shared(
     for word in ("-flto", "-gz"):
         assert outcomes(pair, source, (*INCLUDED, word)) == [MISS, MISS]
         assert outcomes(pair, source, (*INCLUDED, word)) == [HIT, HIT]
+
+
+def test_a_message_for_programs_names_the_header_of_who_asks(
+    shared_daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    pair = Checkout(tmp_path / 'a "b"', shared_daemon), Checkout(tmp_path / "c\\d", shared_daemon)
+    write_both(pair, "include/w.h", "#warning look here\n")
+    source = unique(tmp_path, "#include <w.h>\n")
+    options = ("-I", "{here}/include", "-fdiagnostics-format=json")
+    for checkout in (*pair, *pair):
+        found = checkout.ask(source, options)
+        assert made(found) == checkout.direct(source, options, tmp_path / "direct")
+    for checkout in pair:
+        checkout.client.close()
 
 
 # --- several bases

@@ -11,7 +11,7 @@ import pytest
 
 from ptocache import __version__, wire
 from ptocache.digest import Digest
-from ptocache.errors import ProtocolMismatchError, PtocacheWarning
+from ptocache.errors import DaemonUnavailableError, ProtocolMismatchError, PtocacheWarning
 from ptocache.kernel import Lease
 from ptocache.model import Answer, Artifact, Log
 from ptocache.outcome import Outcome, Reason
@@ -120,6 +120,15 @@ def test_daemon_of_another_protocol_is_done_without_and_named(
         ):
             strict.call("status")
     assert caught.value.fields["pid"] == os.getpid()
+
+
+def test_daemon_that_is_too_old_to_be_asked_what_would_be_a_hit_is_named() -> None:
+    older = [item for item in wire.CAPABILITIES if item != wire.BASE_DIRS]
+    with FakeDaemon(served_by(capabilities=older)) as fake, fake.client() as client:
+        job = client.job("host", {"k.c": SOURCE})
+        with pytest.raises(DaemonUnavailableError, match="older than peek") as caught:
+            client.peek(job)
+    assert "ptocache stop" in caught.value.hint
 
 
 def test_daemon_without_a_capability_is_used_for_what_it_can() -> None:

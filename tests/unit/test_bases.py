@@ -109,6 +109,12 @@ def test_dependencies_move_with_the_bases() -> None:
     ]  # fmt: skip
 
 
+def test_a_base_may_be_a_file() -> None:
+    (kept,) = bases.relocatable((Dependency("", "/a/x.h", "1"),), ("/a/x.h",))
+    assert (kept.base, kept.path) == ("<base 0>", "")
+    assert bases.resolved((kept,), ("/b/y.h",)) == (Dependency("", "/b/y.h", "1"),)
+
+
 @pytest.mark.parametrize(
     "asker",
     [
@@ -140,7 +146,7 @@ def test_a_base_is_named_by_its_path_and_not_by_the_same_letters_in_a_mapped_one
     assert bases.is_named("/src", text) is named
 
 
-@pytest.mark.parametrize("path", ["/", "//", "a", "", "/a/", "/a/../b", "/a=b", "/a\0b"])
+@pytest.mark.parametrize("path", ["/", "//", "//a", "a", "", "/a/", "/a/../b", "/a=b", "/a\0b"])
 def test_what_can_be_no_base_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         bases.judged(path)

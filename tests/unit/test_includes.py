@@ -13,6 +13,8 @@ import pytest
 from ptocache.includes import (
     ABSOLUTE_LINE,
     EMPTY_SCAN,
+    HIDDEN_INCLUDE,
+    ONCE,
     TOKENS,
     SearchPath,
     absent_places,
@@ -38,6 +40,36 @@ def test_a_line_directive_that_may_name_an_absolute_place_is_noticed(
 ) -> None:
     found = scan(f"int a;\n{text}\nint b;\n".encode())
     assert (ABSOLUTE_LINE in found.tokens) is is_absolute
+
+
+HIDDEN = [
+    ("#include M", True), ("# include_next M", True), ("  %:include M(x)", True), ("??=import M", True),
+    ('/* a */ #include "/a/x.h"', True), ('/* a\n b */ #include "/a/x.h"', True),
+    ("#/* a */include/* b */</a/x.h>", True), ("#in\\\nclude M", True), ("#include /* <x.h> */ M", True),
+    ('#include "/a/x.h"', False), ('#include "x.h"', False), ("/* a */ #include <x.h>", False),
+    (" * Do not #include this", False), ("// #include M", False), ('#error "include M"', False),
+    ("#error include M", False), ("#define include M", False), ("#includes M", False), ("#if A\n", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "is_hidden"), HIDDEN)
+def test_an_include_that_may_name_an_absolute_place_unseen_is_noticed(
+    text: str, is_hidden: bool
+) -> None:
+    found = scan(f"int a;\n{text}\nint b;\n".encode())
+    assert (HIDDEN_INCLUDE in found.tokens) is is_hidden
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("#pragma once", True), ("# pragma  once", True), ("%:pragma once", True), ("#import <x.h>", True),
+        ('_Pragma ( "once" )', True), ("#pra\\\ngma once", True),
+        ("int once;", False), ("#pragma onces", False), ("#pragma GCC poison once", False),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_read_once_is_noticed(text: str, counts: bool) -> None:
+    assert (ONCE in scan(f"int a;\n{text}\nint b;\n".encode()).tokens) is counts
 
 
 def test_what_no_relative_operand_leads_to_is_unexplained() -> None:
@@ -165,10 +197,10 @@ def test_a_name_that_is_not_utf8_is_the_name_of_the_file() -> None:
         (b"// __TIME__ in a comment counts too", {"__TIME__"}),
         (b"#define NOW __DATE__ \" \" __TIME__", {"__DATE__", "__TIME__"}),
         (b'asm(".incbin \\"x.bin\\"");', {".incbin"}),
-        (b"#include MACRO", {"computed #include"}),
+        (b"#include MACRO", {"computed #include", "hidden #include"}),
         (b'%:include "a.h"', {"computed #include"}),
         (b'/* */ #include "a.h"', {"computed #include"}),
-        (b'#include /* */ "a.h"', {"computed #include"}),
+        (b'#include /* */ "a.h"', {"computed #include", "hidden #include"}),
         (b'  #  include "a.h"\n#include <b.h>', set()),
         (b'asm(".include \\"x.s\\"");', {".include"}),
         (b"asm(R\"(.include 'x.s')\");", set()),

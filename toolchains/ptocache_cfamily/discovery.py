@@ -6,7 +6,15 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from ptocache.bases import relative
-from ptocache.includes import ABSOLUTE_LINE, SearchPath, absent_places, parse_depfile, unexplained
+from ptocache.includes import (
+    ABSOLUTE_LINE,
+    HIDDEN_INCLUDE,
+    ONCE,
+    SearchPath,
+    absent_places,
+    parse_depfile,
+    unexplained,
+)
 from ptocache.model import ABSOLUTE_BASE, SOURCE_BASE, Discovery
 from ptocache.outcome import Reason
 
@@ -59,6 +67,10 @@ class Places:
         """True if there is a file behind a path."""
         return self._files.exists(self.real(path))
 
+    def sha256(self, path: str) -> str:
+        """The digest of the file behind a path; empty if there is none."""
+        return self._files.sha256(self.real(path))
+
 
 class Looked(NamedTuple):
     """Paths as the tools spelled them: what was opened, and earlier places that were empty."""
@@ -102,7 +114,7 @@ def _is_fixed(
     as its own: who asks from another base would have read, or written, something else."""
     for path in read:
         found = place.scan(path)
-        if ABSOLUTE_LINE in found.tokens:
+        if ABSOLUTE_LINE in found.tokens or HIDDEN_INCLUDE in found.tokens:
             return True
         if any(relative(name, bases) for name in (*found.quoted, *found.angled)):
             # Asked for by its absolute name, found or not.
@@ -112,7 +124,20 @@ def _is_fixed(
         # Found through a link, and called by what that leads to.
         return True
     opened = dict.fromkeys(read)
-    return any(relative(path, bases) for path in unexplained(opened, place.scan, search, forced))
+    return _counts_once((*read, *met), place) or any(
+        relative(path, bases) for path in unexplained(opened, place.scan, search, forced)
+    )
+
+
+def _counts_once(paths: Iterable[str], place: Places) -> bool:
+    """True if the compiler may have passed over a file because it was the same as another one: that is a
+    matter of links and, of files with the same content, of times (GCC, ``should_stack_file`` in libcpp)."""
+    files = {os.path.normpath(path): path for path in paths}
+    scans = {path: place.scan(path) for path in files.values()}
+    if not any(ONCE in found.tokens for found in scans.values()):
+        return False
+    digests = [digest for path in files.values() if (digest := place.sha256(path))]
+    return len(digests) != len(set(digests))
 
 
 def discovery(

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 _MAPS = ("-ffile-prefix-map", "-fdebug-prefix-map", "-fmacro-prefix-map", "-fcoverage-prefix-map",
          "-fprofile-prefix-map")  # fmt: skip
-# What is packed tells nobody which paths are in it.
-_PACKING = ("-flto", "-gz")
-_NOT_PACKING = frozenset({"-gz=none"})
+# What is packed tells nobody which paths are in it, and a message that is made for programs has quotes and
+# backslashes escaped.
+_PACKING = ("-flto", "-gz", "-fdiagnostics-format", "-fdiagnostics-add-output", "-fdiagnostics-set-output",
+            "-fdiagnostics-parseable-fixits")  # fmt: skip
+_NOT_PACKING = frozenset({"-gz=none", "-fdiagnostics-format=text"})
 
 
 def count(
