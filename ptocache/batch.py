@@ -154,7 +154,8 @@ class Batch:
         self.close()
 
     def _end_bar(self) -> None:
-        if self._bar is not None:
+        # The terminal is the process's that drew on it.
+        if self._bar is not None and self._pid == os.getpid():
             self._bar.end(self.progress)
 
     def __del__(self) -> None:
@@ -167,39 +168,55 @@ class _Source:
     """The jobs, by position, taken as they are needed."""
 
     def __init__(self, jobs: Iterable[Pending]) -> None:
-        self.total = len(jobs) if isinstance(jobs, Sized) else None
-        self.window = WINDOW if self.total is not None else _FIRST_WINDOW
+        self._sized = jobs if isinstance(jobs, Sized) else None
+        self.window = WINDOW if self._sized is not None else _FIRST_WINDOW
         self.error: BaseException | None = None
         """What the caller's own iterator raised: told when all before it have their results."""
         self._jobs = iter(jobs)
         self._taken = 0
-        self._ended = False
+        self.ended = False
+        """True once the iterator has said so."""
 
     @property
-    def ended(self) -> bool:
-        """True if it is known that there is no other."""
-        return self._ended or self._taken == self.total
+    def total(self) -> int | None:
+        """How many there are, if that is known; a list may grow meanwhile."""
+        if self.ended or self._sized is None:
+            return self._taken if self.ended else None
+        return max(self._taken, len(self._sized))
+
+    @property
+    def seems_ended(self) -> bool:
+        """True if there is no other as far as is known without asking the iterator. A list's, once it has
+        said that it ends, says so forever."""
+        return self.ended or self._taken == self.total
 
     def take(self, most: int) -> Iterator[tuple[int, Pending]]:
         """At most so many further jobs."""
-        while most > 0 and not self._ended:
+        while most > 0 and not self.ended:
             try:
-                job = next(self._jobs)
+                job = self._again(next(self._jobs))
             except StopIteration:
-                self._end()
+                self.ended = True
                 return
             except Exception as error:
-                self._end()
+                self.ended = True
                 self.error = error
                 return
-            # A request of its own: its time begins now, and a job may be given twice.
-            yield self._taken, job.again()
+            yield self._taken, job
             self._taken += 1
             most -= 1
+            if self.seems_ended:
+                return
 
-    def _end(self) -> None:
-        self._ended = True
-        self.total = self._taken
+    def _again(self, job: Pending) -> Pending:
+        """A request of its own: its time begins now, and a job may be given twice."""
+        try:
+            return job.again()
+        except AttributeError as error:
+            raise BadRequestError(
+                f"job number {self._taken} is none: {job!r:.60}",
+                hint="make jobs with the client's method job()",
+            ) from error
 
     @property
     def ahead(self) -> int:
@@ -230,7 +247,8 @@ class _Flow:
         self._heard = False
         self._pid = os.getpid()
         # Over the next three, which cancel() of another thread looks at.
-        self._lock = threading.Lock()
+        # Re-entered by a signal's handler that cancels: it runs wherever its thread is.
+        self._lock = threading.RLock()
         self._connection: Connection | None = None
         self._end_own: Callable[[], None] | None = None
         self.cancelled = False
@@ -242,10 +260,12 @@ class _Flow:
 
     def cancel(self) -> None:
         """Give up; whoever waits for an answer here stops to wait."""
+        self.cancelled = True
+        if self._pid != os.getpid():
+            # A child process would hang up on its parent's daemon, and end its parent's compiler.
+            return
         with self._lock:
-            self.cancelled = True
-            # A child process would hang up on its parent's daemon.
-            if self._connection is not None and self._pid == os.getpid():
+            if self._connection is not None:
                 self._connection.interrupt()
             if self._end_own is not None:
                 self._end_own()
@@ -284,13 +304,14 @@ class _Flow:
             self._heard = True
             self._asked.discard(number)
             result = self._judge(self._waiting.pop(number), number, answer)
-            if not self._waiting and self._source.ended:
+            last = not self._waiting and self._source.seems_ended
+            if last:
                 # Before the last result: who takes only that one never comes back here.
                 self._release()
             if self.cancelled:
                 return
             yield number, result
-            if self.cancelled:
+            if last or self.cancelled:
                 return
         self._release()
 
@@ -298,13 +319,17 @@ class _Flow:
         """Send what there is room for; the results of what cannot be sent."""
         while len(self._asked) <= self._source.ahead:
             left = [number for number in self._waiting if number not in self._asked]
-            numbers = left[:WINDOW] or self._fill(self._source.window)
+            numbers = left[:WINDOW]
+            if not numbers and not self._source.seems_ended:
+                numbers = self._fill(self._source.window)
             if not numbers:
                 return
             self._source.grow()
             for number, error in self._send(connection, numbers):
                 pending = self._waiting.pop(number)
                 yield number, self._ways.answered(pending, _refusal(error))
+                if self.cancelled:
+                    return
 
     def _fill(self, most: int) -> list[int]:
         """Take further jobs; their positions."""
@@ -400,6 +425,8 @@ class _Flow:
                 return
             yield number, result
             for twin in twins:
+                if self.cancelled:
+                    return
                 del self._waiting[twin]
                 yield twin, result
             if time.monotonic() > until_s:
@@ -423,10 +450,9 @@ class _Flow:
 
     def _adopt(self, connection: Connection) -> Connection:
         with self._lock:
+            self._connection = connection
             if not self.cancelled:
-                self._connection = connection
                 return connection
-        connection.close()
         raise _GivenUp
 
     def _release(self) -> None:

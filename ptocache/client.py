@@ -227,10 +227,11 @@ class Client:
         """Compile jobs made by :meth:`job`; iterate over it for (position, result) as they finish. Failures
         are results here: look at ``result.ok``.
 
-        ``jobs`` may be a generator: no more than some hundred are held at a time. ``progress``: show on
-        standard error how far it has come (default: with several jobs, if that is a terminal). Give up by
-        leaving the loop, or with :meth:`~ptocache.batch.Batch.cancel` from any thread: what has not begun
-        ends, and so does what nobody else waits for.
+        ``jobs`` may be a generator, of which no more than some hundred are held at a time, or a list that
+        grows meanwhile. ``progress``: show on standard error how far it has come (default: with several
+        jobs, if that is a terminal). Give up by leaving the loop, or with
+        :meth:`~ptocache.batch.Batch.cancel` from any thread: what has not begun ends, and so does what
+        nobody else waits for.
         """
         from .batch import Batch, Ways
         from .progress import bar
@@ -339,10 +340,7 @@ class Client:
 
         def message(connection: Connection) -> dict[str, Any]:
             if wire.KERNELS not in connection.capabilities:
-                raise DaemonUnavailableError(
-                    "the daemon is older than leases for kernels",
-                    hint="stop it (ptocache stop): the next request starts one of this version",
-                )
+                raise _older("leases for kernels")
             patterns = connection.variables.get(request.job.toolchain, [])
             job = request.job._replace(env=select(patterns, variables))
             found = wire.kernel_message(1, request._replace(job=job))
@@ -425,6 +423,9 @@ class Client:
         """
 
         def message(connection: Connection) -> dict[str, Any]:
+            if wire.BASE_DIRS not in connection.capabilities:
+                # Which came together.
+                raise _older("peek")
             return {**job.message(1, connection, full=False), "type": "peek"}
 
         connection, found, _ = self._converse(message, start=True)
@@ -484,7 +485,7 @@ class Client:
                 connection.send_frame(pending.frame(connection))
                 while answer is None:
                     _, answer = _answer(connection, {0: pending})
-            except (WireError, OSError):
+            except (WireError, BadRequestError, OSError):
                 connection.close()
             except BaseException:
                 connection.close()
@@ -735,6 +736,13 @@ def _cwd() -> str:
 def _result(pending: Pending, answer: Answer) -> Result:
     total_ms = (time.perf_counter() - pending.started) * 1000
     return Result(answer, pending.request.job.toolchain, total_ms)
+
+
+def _older(what: str) -> DaemonUnavailableError:
+    return DaemonUnavailableError(
+        f"the daemon is older than {what}",
+        hint="stop it (ptocache stop): the next request starts one of this version",
+    )
 
 
 def _unavailable(error: Exception) -> WireError:

@@ -117,7 +117,8 @@ class Cancel:
     """Lets another thread end a running compile. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Re-entered by a signal's handler that cancels what its own thread runs.
+        self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self.requested = False
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from contextlib import suppress
 from typing import NamedTuple, TypeVar, cast
 
 from .errors import BadRequestError, ElfError, LoadError, PtocacheError
@@ -120,6 +121,12 @@ class OpenArtifact:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        # At the end of the interpreter modules may be gone, and the system closes what is open.
+        if getattr(self, "_fd", -1) >= 0:
+            with suppress(Exception):
+                self.close()
 
 
 def _spelling(number: int) -> str:

@@ -383,13 +383,16 @@ class _Reader:
             absent = [
                 part.name
                 for part in item.request.job.inputs
-                if part.digest.sha256 not in self._inputs
+                if self._inputs.get(part.digest.sha256) is None
+                or len(self._inputs[part.digest.sha256]) != part.digest.size
             ]
             if absent and self._journal:
                 self._damaged += 1
             elif absent:
                 self._line = number
-                raise self._error(f"the bytes of its input {absent[0]} are not in the file")
+                raise self._error(
+                    f"the bytes of its input {absent[0]}, or as many, are not in the file"
+                )
             else:
                 compiles.append(item._replace(failed=item.failed or name in self._failed))
         counted = [Kernels(*names, len(found)) for names, found in self._materials.items()]

@@ -11,6 +11,7 @@ the end of a line. Nothing that goes wrong here reaches the run, except as one w
 from __future__ import annotations
 
 import os
+from stat import S_ISREG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ REQUEST_BYTES = 64 << 20
 LOST_MODE = 0o700
 """Mode of a file to which something could not be appended: to say so in it might need room on the disk."""
 MODE = 0o600
+_HEADER_BYTES = 256
 _NOT_RECORDED = ("mode", "bases")
 """What is a matter of this machine and this run: it is as the settings say where the recording is used."""
 
@@ -73,8 +75,8 @@ class Recorder:
     def __init__(self, path: str, say: Callable[[str, str], None]) -> None:
         self._path = path
         self._say = say
-        self._fd = -1
         self._off = False
+        self._is_ours = False
         self._inputs: set[str] = set()
         self._known: set[str] = set()
 
@@ -178,29 +180,60 @@ class Recorder:
         if self._off:
             return
         try:
-            if self._fd < 0:
-                # Not created: after the end of the recording there is none, whoever still runs.
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
-                self._fd = os.open(self._path, flags)
-            size = os.fstat(self._fd).st_size
-            if size > LIMIT_BYTES:
-                self._give_up(f"{self._path} is longer than {LIMIT_BYTES} bytes")
-                return
-            first = [] if size else [dumped(header(journal=True))]
-            data = b"\n".join([b"", *first, *lines, b""])
-            if os.write(self._fd, data) != len(data):
-                self._give_up(f"{self._path} was cut short: is the disk full?")
+            fd = self._open()
         except OSError as error:
+            if self._is_ours and isinstance(error, FileNotFoundError):
+                # The recording has ended, and this process goes on: nobody waits for what it asks.
+                self._off = True
+                return
             self._give_up(f"{self._path}: {error.strerror}")
+            return
+        try:
+            why = self._written(fd, lines)
+            if why:
+                self._give_up(why, fd)
+        finally:
+            os.close(fd)
 
-    def _give_up(self, why: str) -> None:
+    def _open(self) -> int:
+        """Open for each append: a number that is kept may be another file's once the program has closed it.
+        Not created: after the end of the recording there is none, whoever still runs."""
+        flags = os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        return os.open(self._path, flags | (os.O_WRONLY if self._is_ours else os.O_RDWR))
+
+    def _written(self, fd: int, lines: list[bytes]) -> str:
+        """Append; why that was not possible, or nothing."""
+        try:
+            found = os.fstat(fd)
+            if not self._is_ours and not _is_recording(fd, found):
+                return f"{self._path} is no recording"
+            self._is_ours = True
+            if found.st_size > LIMIT_BYTES:
+                return f"{self._path} is longer than {LIMIT_BYTES} bytes"
+            first = [] if found.st_size else [dumped(header(journal=True))]
+            data = b"\n".join([b"", *first, *lines, b""])
+            if os.write(fd, data) != len(data):
+                return f"{self._path} was cut short: is the disk full?"
+        except OSError as error:
+            return f"{self._path}: {error.strerror}"
+        return ""
+
+    def _give_up(self, why: str, fd: int = -1) -> None:
         self._off = True
-        if self._fd >= 0:
+        if fd >= 0 and self._is_ours:
             try:
-                os.fchmod(self._fd, LOST_MODE)
+                os.fchmod(fd, LOST_MODE)
             except OSError:
                 why = f"{why} (and that is written down nowhere)"
         self._say("recording", f"ptocache records nothing more of this process: {why}")
+
+
+def _is_recording(fd: int, found: os.stat_result) -> bool:
+    """True for an empty file, and for one that begins as a recording does: whatever else the setting
+    names is somebody's own."""
+    if not S_ISREG(found.st_mode):
+        return False
+    return not found.st_size or f'"{FORMAT}"'.encode() in os.pread(fd, _HEADER_BYTES, 0)
 
 
 FAILED_REASONS = frozenset(

@@ -36,6 +36,8 @@ def register(app: typer.Typer) -> None:
     app.command(
         "record",
         cls=PassedOn,
+        short_help="Run a command and write down what it asks for.",
+        options_metavar="[OPTIONS] -- COMMAND...",
         epilog=examples(
             "ptocache record -- python train.py",
             "ptocache record --output kernels.jsonl -- ptocache run -- python train.py",
@@ -66,6 +68,12 @@ def record(
         raise typer.Exit(exits.WRONG_USE)
     from ptocache import recorded
 
+    if os.path.exists(output) and not os.path.isfile(output):
+        # A manifest takes the place of what was there: not that of a directory or a device.
+        screen.complain(f"{output} is not a file: name one for the manifest")
+        raise typer.Exit(exits.WRONG_USE)
+    # The file, and not a link to it.
+    called, output = output, os.path.realpath(output)
     place = os.path.realpath(base)
     earlier = recorded.Recording()
     if append and os.path.exists(output):
@@ -80,7 +88,7 @@ def record(
         screen.complain(f"{command[0]}: {'not found' if missing else error.strerror}")
         raise typer.Exit(NOT_FOUND if missing else NOT_EXECUTABLE) from None
     try:
-        _finish(journal, output, place, earlier)
+        _finish(journal, output, place, earlier, called)
     except (PtocacheError, OSError) as error:
         screen.complain(f"{exits.text_of(error)}; what was recorded is still in {journal}")
         code = code or exits.FAILED
@@ -111,12 +119,16 @@ def _run(command: list[str], env: dict[str, str]) -> int:
         else:
             process.send_signal(number)
 
-    # Handlers, not SIG_IGN: the command would inherit that.
-    before = {number: signal.signal(number, pass_on) for number in _PASSED}
-    before |= {number: signal.signal(number, lambda *_: None) for number in _SHARED}
+    # Handlers, not SIG_IGN: the command would inherit that. What is ignored already (nohup) stays so for both.
+    before = {
+        number: signal.signal(number, pass_on if number in _PASSED else lambda *_: None)
+        for number in (*_PASSED, *_SHARED)
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
     screen.flush()
     try:
-        process = subprocess.Popen(command, env=env)
+        # What the caller's shell opened for the command, it gets: <(…), a jobserver.
+        process = subprocess.Popen(command, env=env, close_fds=False)
         for number in early:
             process.send_signal(number)
         code = process.wait()
@@ -126,8 +138,8 @@ def _run(command: list[str], env: dict[str, str]) -> int:
     return code if code >= 0 else _BY_SIGNAL - code
 
 
-def _finish(journal: str, output: str, base: str, earlier: Recording) -> None:
-    """Make the manifest of the journal. Raises :class:`OSError` and what the journal's reader does."""
+def _finish(journal: str, output: str, base: str, earlier: Recording, called: str) -> None:
+    """Make the manifest of the journal, and say so; ``called``: as the caller names it. Raises :class:`OSError` and what the journal's reader does."""
     from ptocache import recorded, recording
     from ptocache.toolchain import Registry
 
@@ -141,7 +153,7 @@ def _finish(journal: str, output: str, base: str, earlier: Recording) -> None:
     recorded.write(output, recorded.joined([earlier, plain]), base)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(journal)
-    screen.complain(f"{_words(plain)} in {output}")
+    screen.complain(f"{_words(plain)} in {called}")
     if lost:
         screen.complain("some requests are missing: a process was killed, or the disk is full")
 

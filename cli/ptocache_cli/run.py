@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         "run",
         cls=PassedOn,
+        options_metavar="[OPTIONS] -- COMMAND...",
         epilog=examples(
             "ptocache run -- python train.py",
             "ptocache run -- torchrun --nproc-per-node 8 train.py",

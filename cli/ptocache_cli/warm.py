@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -17,6 +18,7 @@ from .session import SocketPath, StoreDirectory, examples, settings_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ptocache.digest import Digest
     from ptocache.pending import Pending
     from ptocache.recorded import Recorded, Recording
     from ptocache.result import Result
@@ -30,6 +32,7 @@ def register(app: typer.Typer) -> None:
     """Add the command of this module."""
     app.command(
         "warm",
+        short_help="Compile beforehand what a recorded run asked for.",
         epilog=examples(
             "ptocache warm ptocache.jsonl",
             "ptocache warm ptocache.jsonl --check         what would be a hit? compiles nothing",
@@ -131,10 +134,12 @@ class Wanted:
             if source:
                 places = {job.inputs[0].name: os.path.join(job.cwd, source)}
         for name, path in places.items():
-            found = _digest_of(path)
+            if name not in digests:
+                continue
+            found = _found_at(path, digests[name].size)
             if found is None and item.called:
                 return f"the source {path} is not there: name the base with --base"
-            if found is not None and name in digests and found != digests[name]:
+            if found is not None and found != digests[name]:
                 return f"the source {path} has changed since: record the run again"
         return ""
 
@@ -279,7 +284,8 @@ class Report:
             parts.append(f"{self.failed_before} failed when recorded and are left out")
         total = len(self._recording.compiles)
         seconds = self._cost_ms / 1000
-        yield f"{self._manifest}: {total} requests: {', '.join(parts)} ({seconds:.1f} s of compile time)"
+        requests = f"{total} request{'' if total == 1 else 's'}"
+        yield f"{self._manifest}: {requests}: {', '.join(parts)} ({seconds:.1f} s of compile time)"
         for item in self._problems:
             yield f"  {_title(item.toolchain, item.arch, item.kernel)}: {item.why}"
         for kind in self._recording.kernels:
@@ -330,12 +336,19 @@ def _tool_variables(item: Recorded, tool: str, path: str) -> dict[str, str]:
     return wrap.tool_variables(item.request.job.toolchain, _field(item, "language="), tool, path)
 
 
-def _digest_of(path: str) -> Any:
-    """The digest of a file; ``None`` if there is none."""
+def _found_at(path: str, size: int) -> Digest | None:
+    """The digest of a file, without its SHA-256 if it has another size; ``None`` if there is none. What a
+    manifest names may be anything: it is not waited for, and no more is read than would fit."""
     from ptocache.digest import Digest
 
     try:
-        with open(path, "rb") as file:
-            return Digest.of(file.read())
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        with open(fd, "rb") as file:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                return None
+            if found.st_size != size:
+                return Digest("", found.st_size)
+            return Digest.of(file.read(size))
     except OSError:
         return None

@@ -22,6 +22,7 @@ from ptocache.connection import Connection
 from ptocache.errors import BadRequestError, PtocacheWarning
 from ptocache.outcome import Outcome, Reason
 from tests.harness import (
+    DEADLINE_S,
     DaemonProcess,
     Gate,
     LoggingCompiler,
@@ -218,6 +219,64 @@ def test_what_no_message_can_carry_fails_alone(daemon: DaemonProcess) -> None:
     assert add_up(daemon)
 
 
+def test_what_no_message_can_carry_is_an_answer_on_a_used_connection_too(
+    daemon: DaemonProcess,
+) -> None:
+    source = "int x;\n" + " " * (65 << 20)
+    with daemon.client() as client:
+        assert client.compile("host", {"k.c": "int y;\n"}, env=ENV, outputs=["object"]).ok
+        result = client.compile("host", {"k.c": source}, env=ENV, outputs=["object"], check=False)
+        assert result.reason is Reason.BAD_REQUEST
+        assert "longer than the limit" in result.why
+        with pytest.raises(BadRequestError, match="longer than the limit"):
+            client.compile("host", {"k.c": source}, env=ENV, outputs=["object"])
+    assert add_up(daemon)
+    assert daemon.stats()["failure"] == 2
+
+
+def test_jobs_that_are_added_to_the_list_meanwhile_are_asked_for_too(
+    shared_daemon: DaemonProcess,
+) -> None:
+    with shared_daemon.client() as client:
+        asked = jobs(client, 2)
+        seen = []
+        batch = client.compile_many(asked)
+        for number, result in batch:
+            assert result.ok
+            seen.append(number)
+            if len(asked) < 6:
+                asked += jobs(client, 2)
+            # On the connection that the batch has given back, or on another one.
+            assert client.compile("host", {"k.c": "int n0;\n"}, env=ENV, outputs=["object"]).ok
+    assert sorted(seen) == list(range(6))
+    assert (batch.progress.done, batch.progress.total) == (6, 6)
+
+
+class Miscounted(list["Pending"]):
+    """Says that it has one item."""
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_a_wrong_number_of_jobs_loses_none(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.client() as client:
+        results = dict(client.compile_many(Miscounted(jobs(client, 3))))
+        assert sorted(results) == [0, 1, 2]
+        assert all(result.ok for result in results.values())
+
+
+def test_what_is_no_job_is_told_after_the_results_before_it(shared_daemon: DaemonProcess) -> None:
+    with shared_daemon.client() as client:
+        asked: list[Any] = [*jobs(client, 2), "int k;"]
+        seen = []
+        with pytest.raises(BadRequestError, match="job number 2"):
+            for number, result in client.compile_many(asked):
+                assert result.ok
+                seen.append(number)
+        assert sorted(seen) == [0, 1]
+
+
 def test_an_error_of_the_callers_generator_comes_after_the_results_before_it(
     shared_daemon: DaemonProcess,
 ) -> None:
@@ -296,6 +355,47 @@ def test_cancel_from_another_thread_ends_what_nobody_else_waits_for(
         assert batch.progress.done == 0
         assert list(batch) == []
         given_up(held, client)
+
+
+def test_a_signals_handler_may_cancel_while_a_cancel_is_under_way(
+    shared_daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    with shared_daemon.client() as client:
+        batch = client.compile_many(jobs(client, 3))
+        interrupt = Connection.interrupt
+
+        def interrupted(self: Connection) -> None:
+            if not told:
+                told.append("in the middle")
+                # As a second signal does, in the same thread.
+                batch.cancel()
+            interrupt(self)
+
+        monkeypatch.setattr(Connection, "interrupt", interrupted)
+        next(batch)
+        thread = threading.Thread(target=batch.cancel, daemon=True)
+        thread.start()
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+        assert told
+        assert list(batch) == []
+
+
+def test_a_forked_child_shows_nothing_of_its_parents_batch(
+    shared_daemon: DaemonProcess, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with shared_daemon.client() as client:
+        batch = client.compile_many(jobs(client, 200), progress=True)
+        next(batch)
+        capfd.readouterr()
+        child = os.fork()
+        if not child:
+            batch.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert capfd.readouterr().err == ""
+        assert len(list(batch)) == 199
 
 
 def test_a_loop_that_is_left_for_an_exception_gives_the_batch_up(

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ptocache import recorded
+from ptocache.digest import Digest
 from ptocache.errors import PtocacheWarning
+from ptocache.model import Input, Job
 from ptocache.outcome import Outcome
+from ptocache.wire import Request
 from tests.harness import Gate, LoggingCompiler, wait_for
 from tests.simcann import KERNEL, SimCann
 from tests.system.cli_runner import finish, ptocache, start
@@ -119,7 +122,7 @@ def test_exit_code_is_the_commands(
 @pytest.mark.parametrize(
     ("words", "code"),
     [((), 2), (("--", "no-such-command"), 127), (("--", "/etc/passwd"), 126),
-     (("-o", "/no/such/place/m", "--", "true"), 1)],
+     (("-o", "/no/such/place/m", "--", "true"), 1), (("-o", "/", "--", "true"), 2)],
 )  # fmt: skip
 def test_what_cannot_be_run_is_one_line_and_leaves_nothing(
     tmp_path: Path, words: tuple[str, ...], code: int
@@ -128,6 +131,31 @@ def test_what_cannot_be_run_is_one_line_and_leaves_nothing(
     assert (done.code, done.out) == (code, "")
     assert done.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_has_the_descriptors_and_the_ignored_signals_of_its_caller(
+    tmp_path: Path,
+) -> None:
+    script = f"trap '' HUP; exec {sys.executable} -m ptocache_cli record -- sh -c 'cat <&9; kill -HUP $$; echo lives'"
+    (tmp_path / "nine").write_text("nine\n")
+    done = subprocess.run(
+        ["sh", "-c", f"{script} 9<nine"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "nine\nlives\n"), done.stderr
+
+
+def test_a_manifest_takes_the_place_of_files_only(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    done = ptocache("record", "-o", "pipe", "--", "echo", "ran", cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert pipe.is_fifo()
+    link.symlink_to("behind")
+    done = ptocache("record", "-o", "link", "--", "echo", "ran", cwd=tmp_path)
+    assert (done.code, done.out) == (0, "ran\n")
+    assert done.err == "ptocache: recorded 0 requests in link\n"
+    assert link.is_symlink()
+    assert read(tmp_path / "behind", tmp_path).compiles == ()
 
 
 def test_a_signal_to_record_reaches_the_command(
@@ -245,7 +273,7 @@ def test_a_run_without_a_daemon_is_recorded(make_daemon: MakeDaemon, project: Pr
     assert dict(item.request.job.env) == {"CPATH": "/opt/x"}
 
 
-def test_a_disk_that_is_full_costs_one_warning_and_no_request(
+def test_a_place_that_takes_no_recording_costs_one_warning_and_no_request(
     shared_daemon: DaemonProcess,
 ) -> None:
     with (
@@ -360,6 +388,30 @@ def test_a_source_that_has_changed_since_is_not_warmed(
     source.unlink()
     code, found = project.warm(daemon.env)
     assert (code, found["hits"]) == (0, 1), "the manifest holds the source itself"
+
+
+@pytest.mark.parametrize("kind", ["endless", "fifo", "empty", "longer"])
+def test_whatever_a_manifest_names_as_a_source_is_not_waited_for(
+    shared_daemon: DaemonProcess, tmp_path: Path, kind: str
+) -> None:
+    place = tmp_path / "odd.c"
+    if kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "endless":
+        place.symlink_to("/dev/zero")
+    else:
+        place.write_text("" if kind == "empty" else "int odd;\nint more;\n")
+    source = b"" if kind == "longer" else b"int odd;\n"
+    digest = Digest.of(source)
+    job = Job("host", "", (), (), (Input("k.c", digest),), ("object",), kernel="k")
+    item = recorded.Recorded(Request(job, {}), (("k.c", str(place)),))
+    recorded.write(
+        str(tmp_path / "m"), recorded.Recording((item,), {digest.sha256: source}), str(tmp_path)
+    )
+    done = ptocache("warm", "m", env=shared_daemon.env, cwd=tmp_path)
+    assert done.err == ""
+    changed = f"the source {place} has changed since" in done.out
+    assert (done.code, changed) == ((1, True) if place.is_file() else (0, False)), done.out
 
 
 def test_tools_are_those_of_the_place_where_the_store_is_warmed(

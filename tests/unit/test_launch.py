@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -57,6 +58,21 @@ def open_files() -> int:
 
 
 # --- what is held
+
+
+def test_an_artifact_that_is_forgotten_leaves_nothing_open(output: ResultOutput) -> None:
+    # The folder of the process is held from its first use on.
+    launch.load(output, str, by="file")
+    launch.forget()
+    gc.collect()
+    before = open_files()
+    artifact = launch.OpenArtifact(output)
+    copy = Path(artifact.file)
+    assert copy.exists()
+    del artifact
+    gc.collect()
+    assert open_files() == before
+    assert not copy.exists()
 
 
 def test_paths_and_buffer_give_the_bytes_when_the_stored_file_is_gone(

@@ -194,6 +194,10 @@ WRONG: dict[str, tuple[list[bytes], int, str]] = {
     "other bytes": ([GOOD[0], changed(GOOD[1], text="int j;")], 2, "do not match their SHA-256"),
     "no base64": ([GOOD[0], b'{"record":"input","sha256":"","base64":"@"}'], 2, "SHA-256"),
     "no source": ([GOOD[0], GOOD[2]], 2, "bytes of its input k.c"),
+    "fewer bytes": (
+        [*GOOD[:2], changed(GOOD[2], inputs=[[*json.loads(GOOD[2])["inputs"][0][:2], 1 << 60]])],
+        3, "bytes of its input k.c",
+    ),
     "no options": ([*GOOD[:2], changed(GOOD[2], options=...)], 3, "'options' is missing"),
     "options": ([*GOOD[:2], changed(GOOD[2], options="-O2")], 3, "a list is needed"),
     "an option": ([*GOOD[:2], changed(GOOD[2], options=[7])], 3, "neither text nor a list"),

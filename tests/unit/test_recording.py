@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 from typing import TYPE_CHECKING
 
@@ -115,7 +116,7 @@ def full(fd: int, data: bytes) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("trouble", ["full", "cut", "gone", "long"])
+@pytest.mark.parametrize("trouble", ["full", "cut", "long"])
 def test_trouble_is_one_warning_and_a_mark_on_the_file(
     journal: Journal, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
@@ -125,17 +126,14 @@ def test_trouble_is_one_warning_and_a_mark_on_the_file(
         monkeypatch.setattr(os, "write", full)
     elif trouble == "cut":
         monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:20]))
-    elif trouble == "long":
-        monkeypatch.setattr(recording, "LIMIT_BYTES", 10)
     else:
-        os.close(journal.recorder._fd)
+        monkeypatch.setattr(recording, "LIMIT_BYTES", 10)
     for number in range(3):
         journal.recorder.compile(pending(b"int n%d;\n" % number), [])
     monkeypatch.undo()
     assert len(journal.said) == 1
     assert "records nothing more" in journal.said[0]
-    if trouble != "gone":
-        assert stat.S_IMODE(journal.path.stat().st_mode) == recording.LOST_MODE
+    assert stat.S_IMODE(journal.path.stat().st_mode) == recording.LOST_MODE
     assert len(journal.read().compiles) == 1
     other = Recorder(str(journal.path), lambda *_: None)
     other.compile(pending(b"int after;\n"), [])
@@ -149,6 +147,66 @@ def test_where_no_journal_is_none_is_made(tmp_path: Path) -> None:
     recorder.compile(pending(b"int other;\n"), [])
     assert len(said) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_outlives_its_recording_says_nothing(journal: Journal) -> None:
+    journal.recorder.compile(pending(), [])
+    journal.path.unlink()
+    for number in range(2):
+        journal.recorder.compile(pending(b"int n%d;\n" % number), [])
+    assert journal.said == []
+    assert not journal.path.exists()
+
+
+def test_no_descriptor_is_kept(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(recording, "LIMIT_BYTES", 300)
+    for number in range(4):
+        journal.recorder.compile(pending(b"int n%d;\n" % number), [])
+    assert len(journal.said) == 1
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize(
+    "content", [b"mine\n", b'{"record":"something"}\n', b"x" * 300 + b'"ptocache-recording"\n']
+)
+def test_a_file_that_is_no_recording_stays_as_it_is(journal: Journal, content: bytes) -> None:
+    journal.path.write_bytes(content)
+    for number in range(2):
+        journal.recorder.compile(pending(b"int n%d;\n" % number), [])
+    assert len(journal.said) == 1
+    assert "is no recording" in journal.said[0]
+    assert journal.path.read_bytes() == content
+    assert stat.S_IMODE(journal.path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "socket", "folder"])
+def test_what_is_no_file_stays_as_it_is(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = "/dev/null" if kind == "device" else "odd"
+    reader = -1
+    if kind == "fifo":
+        os.mkfifo(place)
+        reader = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
+    elif kind == "folder":
+        os.mkdir(place)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(place)
+    before = os.stat(place).st_mode
+    changed: list[int] = []
+    monkeypatch.setattr(os, "fchmod", lambda fd, mode: changed.append(mode))
+    said: list[str] = []
+    recorder = Recorder(place, lambda cause, text: said.append(text))
+    for number in range(2):
+        recorder.compile(pending(b"int n%d;\n" % number), [])
+    assert len(said) == 1
+    assert (os.stat(place).st_mode, changed) == (before, [])
+    if reader >= 0:
+        assert os.read(reader, 100) == b""
+        os.close(reader)
 
 
 def test_a_request_that_cannot_be_understood_is_no_error(journal: Journal) -> None:
