@@ -159,6 +159,7 @@ class DaemonProcess:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+                raise AssertionError(f"the daemon did not end; its log: {self.log()}") from None
         shutil.rmtree(self.place, ignore_errors=True)
 
 
