@@ -73,8 +73,10 @@ MATRIX: dict[str, tuple[tuple[str, str], ...]] = {
         (DEVICES, "test_a_changed_tool_compiles_again"),
         (DEVICES, "test_changed_flags_compile_again"),
         (DEVICES, "test_without_a_daemon_the_tools_themselves_run"),
-        # What is wrapped makes no difference to the way of a request.
-        (WRAP, "test_a_daemon_that_is_killed_in_mid_request_costs_nothing_but_time"),
+        (
+            DEVICES,
+            "test_a_daemon_that_is_killed_while_the_device_compiler_runs_costs_nothing_but_time",
+        ),
     ),
 }
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness import DaemonProcess
+from tests.harness import DEADLINE_S, DaemonProcess, wait_for
 from tests.simcann import KERNEL, SimCann, depends_of
 from tests.system.wrap_rig import Bench, Ran
 
@@ -256,6 +257,32 @@ def test_another_installation_than_the_one_on_path_is_not_asked(rig: Rig, tmp_pa
     ran: Ran = rig.bench.run(*command, PATH=path)
     assert ran == oracle
     assert "identity=B" in depends_of(ran.files["k.so"][1])
+
+
+def test_a_daemon_that_is_killed_while_the_device_compiler_runs_costs_nothing_but_time(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path)
+    try:
+        rig.bench.write(k__asc=KERNEL, other__asc=f"// other\n{KERNEL}")
+        # So that the tools are known, which are asked who they are at first.
+        rig.bench.run(*rig.command(TILELANG, "other.asc", "other.o"))
+        rig.cann.clear_log()
+        rig.cann.knob("bisheng.hold")
+        process = subprocess.Popen(
+            rig.command(TILELANG, "k.asc", "k.o"), cwd=rig.bench.work, env=rig.bench.env,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        wait_for(rig.runs, "the daemon's compile to begin")
+        rig.daemon.kill()
+        rig.cann.unknob("bisheng.hold")
+        assert process.communicate(timeout=DEADLINE_S) == (b"", b"")
+        assert process.returncode == 0
+        assert "identity=A" in depends_of((rig.bench.work / "k.o").read_bytes())
+        # The daemon's, which ended with it, and that of the command itself.
+        assert rig.runs() == 2
+    finally:
+        rig.daemon.clean_up()
 
 
 def test_without_a_daemon_the_tools_themselves_run(rig: Rig, tmp_path: Path) -> None:
