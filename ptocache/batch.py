@@ -365,22 +365,11 @@ class _Flow:
 
     def _hear(self, connection: Connection) -> tuple[int, Answer | None]:
         """The next answer; ``None`` if it was a request for input bytes, which is then fulfilled."""
-        try:
-            message, fds = connection.receive()
-        except WireError:
-            raise
-        except PtocacheError as error:
-            # No answer to a compile looks like this: it is the daemon that is in trouble.
-            raise DaemonUnavailableError(f"it answered: {error.message}") from error
-        number = message.get("id")
-        if not isinstance(number, int) or number not in self._asked:
-            raise FrameError("an answer to a request that was not made")
+        number, message, fds = connection.receive_for(self._asked)
         pending = self._waiting[number]
         if message["type"] == "need":
             self._feed(connection, number, pending)
             return number, None
-        if message["type"] != "answer":
-            raise FrameError(f"an answer of type {message['type']!r}")
         return number, pending.answer(message, fds)
 
     def _feed(self, connection: Connection, number: int, pending: Pending) -> None:

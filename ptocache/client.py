@@ -668,24 +668,13 @@ def connect(
 
 def _answer(connection: Connection, waiting: Mapping[int, Pending]) -> tuple[int, Answer | None]:
     """The next answer; ``None`` if it was a request for input bytes, which is then fulfilled."""
-    try:
-        message, fds = connection.receive()
-    except WireError:
-        raise
-    except PtocacheError as error:
-        # No answer to a compile looks like this: it is the daemon that is in trouble.
-        raise DaemonUnavailableError(f"it answered: {error.message}") from error
-    number = message.get("id")
-    if not isinstance(number, int) or number not in waiting:
-        raise FrameError("an answer to a request that was not made")
+    number, message, fds = connection.receive_for(waiting)
     if message["type"] == "need":
         if waiting[number].given_to is connection:
             raise FrameError("a second question for the bytes of the same inputs")
         waiting[number].given_to = connection
         connection.send(waiting[number].message(number, connection, full=True))
         return number, None
-    if message["type"] != "answer":
-        raise FrameError(f"an answer of type {message['type']!r}")
     return number, waiting[number].answer(message, fds)
 
 

@@ -14,13 +14,15 @@ from .errors import (
     FrameError,
     PeerRefusedError,
     ProtocolMismatchError,
+    PtocacheError,
+    WireError,
     from_wire,
 )
 from .model import Descriptor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
     from typing import Any
 
 CONNECT_S = 2.0
@@ -165,6 +167,26 @@ class Connection:
             told = message.get("error")
             raise from_wire(told if isinstance(told, dict) else {})
         return message, self._descriptors_of(message)
+
+    def receive_for(self, asked: Container[int]) -> tuple[int, dict[str, Any], list[Descriptor]]:
+        """The next ``answer``, or ``need`` of input bytes, to one of the compiles that were asked for, with
+        its number and descriptors.
+
+        Raises :class:`~ptocache.errors.FrameError` for any other message, and as :meth:`receive` does.
+        """
+        try:
+            message, fds = self.receive()
+        except WireError:
+            raise
+        except PtocacheError as error:
+            # No answer to a compile looks like this: it is the daemon that is in trouble.
+            raise DaemonUnavailableError(f"it answered: {error.message}") from error
+        number = message.get("id")
+        if not isinstance(number, int) or number not in asked:
+            raise FrameError("an answer to a request that was not made")
+        if message["type"] not in ("answer", "need"):
+            raise FrameError(f"an answer of type {message['type']!r}")
+        return number, message, fds
 
     def _descriptors_of(self, message: Mapping[str, Any]) -> list[Descriptor]:
         """The descriptors of a message; raises :class:`~ptocache.errors.FrameError` if there are others
